@@ -1,4 +1,4 @@
-"""The builders that join and leave a run with the machines of the cluster that they are on."""
+"""Builders that join or leave a run when their machine joins or leaves the cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BuilderWatch:
         hosts: starts and ends the processes of builders.
         supervisor: is told of builders that join and leave.
         heartbeats: watches the processes of the builders.
-        handles: the registry into which each builder is entered that a scheduler uses.
+        handles: the registry of actors, which gets each builder that a scheduler may use.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class BuilderWatch:
         self._heartbeats = heartbeats
         self._handles = handles
         self._checks: dict[asyncio.Task[None], Collection[int]] = {}
-        """Checks under way of new builders, with the builders' numbers."""
+        """Version checks of new builders that are under way, with the builders' numbers."""
 
     async def follow(self, nodes: Sequence[ClusterNode]) -> None:
         """Remove the builders whose node has left the cluster, and start builders on each node that has joined. New
-        builders are used when they answer; nothing waits for that, since their node may hang."""
+        builders are used once they have answered. Nothing waits for their answer, since their node may hang."""
         lost = self._hosts.remove_lost_builders(nodes)
         if lost:
             for check in [check for check, numbers in self._checks.items() if not lost.keys().isdisjoint(numbers)]:

@@ -1,4 +1,4 @@
-"""The orders of people for the devices of a fleet file, as a session reads them; see
+"""The orders that people give for the devices of a fleet file, as a session reads them; see
 :mod:`fleet_tune.base.records.orders`."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ async def out_of_use(fleet: FleetConfig, names: Iterable[str]) -> set[str]:
 
 
 async def note_run(fleet: FleetConfig, run_id: str, store: Path) -> Path | None:
-    """Note that this run uses the fleet, and return the path of the fleet's orders; None for a fleet without a file.
-    A folder that cannot be written is only warned of."""
+    """Note that this run uses the fleet, and return the path of the fleet's orders; None for a fleet without a file. A
+    folder that cannot be written causes only a warning."""
     if fleet.source is None:
         return None
     path = orders_path(fleet.source.path)

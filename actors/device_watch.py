@@ -1,4 +1,4 @@
-"""The devices that join and leave a run that goes on, with the fleet file and with the machines that drive them."""
+"""Devices that join or leave a run under way, when the fleet file or the cluster's machines change."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def watched_device(name: str, device: DeviceClient) -> WatchedProcess:
 
 
 class DeviceWatch:
-    """Adds and removes devices with the fleet file, and with the machines that drive them.
+    """Adds and removes devices when the fleet file changes, and when the machines that drive them join or leave.
 
     Args:
         hosts: starts and ends the processes of devices.
         supervisor: is told of devices that are added and that leave.
         heartbeats: watches the processes of the devices.
         admission: waits for the answer of each device that is added.
-        client: makes the client of a device that has said nothing of itself yet.
+        client: makes the client of a device that has not answered yet.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class DeviceWatch:
         self._client = client
         self._without_node: set[str] = set()
         self._checks: dict[str, asyncio.Task[None]] = {}
-        """Checks of devices whose node has joined the cluster: nothing waits for them, since that node may hang."""
+        """Version checks of devices whose node has joined the cluster. Nothing waits for them, since that node may
+        hang."""
 
     @property
     def without_node(self) -> frozenset[str]:
@@ -55,8 +56,8 @@ class DeviceWatch:
         return frozenset(self._without_node)
 
     async def start_device(self, name: str) -> None:
-        """Start the process of a device that the fleet file names now, and wait for its answer beside the run. Raises
-        VersionsDifferError, ClusterError."""
+        """Start the process of a device that the fleet file now names, and wait for its answer in the background.
+        Raises VersionsDifferError, ClusterError."""
         missing_node = await self._start_process(name)
         await self._supervisor.tell(self._added(name))
         if missing_node:
@@ -78,8 +79,8 @@ class DeviceWatch:
         self._hosts.end_device(name)
 
     async def follow(self, nodes: Sequence[ClusterNode]) -> None:
-        """Remove the devices whose node has left the cluster until it is back, and start those whose node has
-        joined."""
+        """Remove each device whose node has left the cluster, until the node is back. Start each such device whose node
+        has joined."""
         for name in self._hosts.devices_without_node(nodes):
             await self.remove(name, f"its host {self._hosts.configs[name].via} has left the cluster")
             await self._supervisor.tell(self._added(name))
@@ -98,8 +99,8 @@ class DeviceWatch:
         return DeviceAdded(name, timeouts=self._hosts.configs[name].patience)
 
     async def _start_process(self, name: str) -> str:
-        """Start the process of a device. Returns the reason in words where its node is not in the cluster, an empty
-        text otherwise."""
+        """Start the process of a device. Return the reason in words if its node is not in the cluster, otherwise an
+        empty text."""
         nodes = () if self._hosts.configs[name].via is None else await self._hosts.nodes()
         missing_node = self._hosts.start_device_process(name, nodes)
         if not missing_node:

@@ -18,7 +18,7 @@ from actors.clusters.cluster import Cluster
 SIMULATED = ("devices (simulated)", "builders (simulated)")
 """Roles that stand in for processes which a real fleet has elsewhere."""
 STARTED = {"builders": "builds", "devices": "device servers"}
-"""Roles whose processes start other processes for their work, with the role of those."""
+"""Roles whose processes start other processes for their work, with the role of the started processes."""
 _WORK = frozenset((*SIMULATED, *STARTED.values()))
 _ANSWER_SECS = 60.0
 Use = tuple[dict[tuple[int, float], float], int]
@@ -37,14 +37,14 @@ class RoleUsage:
 
 @dataclass(frozen=True)
 class FleetUsage:
-    """The use of a fleet in ``secs``."""
+    """The use of a fleet during ``secs`` seconds."""
 
     devices: int
     builders: int
     searchers: int
     trials_a_second: float
     demand: float | None
-    """Trials a second of devices that never wait; None where the time of a trial is not known."""
+    """Trials per second if no device ever waited; None if the time of a trial is not known."""
     busy: float
     """Share of the time of all devices in which they measured."""
     busy_by_class: dict[str, float]
@@ -57,14 +57,14 @@ class FleetUsage:
 
     @property
     def cpu_secs_a_record(self) -> float:
-        """Processor seconds for each record of all roles but the work itself: builds and kernels, or their
-        simulation."""
+        """Processor seconds for each record, of all roles except the work itself (builds and kernels, or their
+        simulation)."""
         return sum(use.cpu_secs_a_record for role, use in self.roles.items() if role not in _WORK)
 
 
 async def used(processes: Mapping[str, Sequence[Any]], cluster: Cluster) -> dict[str, Use]:
-    """Processor seconds and resident bytes by role, those of this process and of Ray's own among them. ``processes``:
-    the actors of each role, on any node."""
+    """Return processor seconds and resident bytes by role. This process and Ray's own processes are roles too.
+    ``processes``: the actors of each role, on any node."""
     by_role: defaultdict[str, Use] = defaultdict(lambda: ({}, 0))
 
     def add(role: str, use: Use) -> None:
@@ -85,8 +85,9 @@ async def used(processes: Mapping[str, Sequence[Any]], cluster: Cluster) -> dict
 
 
 def since(before: Mapping[str, Use], later: Mapping[str, Use], records: int) -> dict[str, RoleUsage]:
-    """The use of each role between two measurements, for each of so many ``records``, with its memory at the end. A
-    process that has ended meanwhile is not counted; one that has begun is counted whole."""
+    """Return the use of each role between two measurements: processor seconds for each of ``records`` records, and
+    memory at the end. A process that ended between them is not counted. A process that began between them is counted in
+    full."""
     uses = {}
     for role, (processes, size) in later.items():
         known = before.get(role, ({}, 0))[0]

@@ -10,14 +10,14 @@ from fleet_tune.base.waits import WAITS, Line, ProcessWait
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A process says that it is there."""
+    """A sign of life of a process."""
 
     restarts: int = 0
-    """Number of times that Ray has started this actor again. It tells of a loss between two heartbeats."""
+    """Number of times that Ray has started this actor again. It reveals a loss between two heartbeats."""
     waits: tuple[ProcessWait, ...] = ()
-    """Its waits for other processes."""
+    """Waits of the process for other processes."""
     lines: tuple[Line, ...] = ()
-    """The last lines that it has for people. Each is told once."""
+    """The last lines that the process has for people. Each line is shown once."""
 
 
 def heartbeat() -> Heartbeat:
@@ -27,11 +27,12 @@ def heartbeat() -> Heartbeat:
 
 @functools.cache
 def _restarts_of_this_actor() -> int:
-    """Ray counts them itself: none is missed, however soon one process follows another. 0 outside of an actor."""
+    """Return how often Ray has restarted this actor; 0 outside an actor. Ray counts restarts itself, so that none is
+    missed, however quickly they follow each other."""
     import ray
 
     actor_id = ray.get_runtime_context().get_actor_id() if ray.is_initialized() else None
     if actor_id is None:
         return 0
-    # Ray's public call says if there was one (was_current_actor_reconstructed), not how many.
+    # Ray's public call (was_current_actor_reconstructed) tells whether there was a restart, not how many.
     return int((ray._private.state.actors(actor_id) or {}).get("NumRestarts", 0))

@@ -39,21 +39,21 @@ class HostActors:
         fleet: the devices that the run starts with, and how many builders it wants.
         run_id: id of the run.
         artifacts: folder of kernels that earlier runs built; None for none.
-        open_device: opens the device of an entry of the fleet file; its second argument is true where the device may
+        open_device: opens the device of an entry of the fleet file; its second argument is true if the device may
             time kernels at real-time priority.
         make_worker: makes the worker of a builder; None for the one that the fleet needs.
-        turns: the turns that the run takes with other runs on the devices; None where no other run shares them.
+        turns: the turns that the run takes with other runs on the devices; None if no other run shares them.
     """
 
     configs: dict[str, DeviceConfig]
-    """The devices of the run by name, also those that have no process."""
+    """The devices of the run by name, including devices without a process."""
     devices: dict[str, Any]
     """The actor of each device that has a process, by the device's name."""
     builders: dict[int, Any]
-    """The actor of each builder, by the builder's number. A number is never given twice; builders of one machine that
+    """The actor of each builder, by the builder's number. A number is never used again. Builders of one machine that
     started together share an actor."""
     windows: Windows | None
-    """The quiet windows of the machines; None where no device shares the cores of its machine."""
+    """The quiet windows of the machines; None if no device shares the cores of its machine."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class HostActors:
         make_worker: Callable[[], Worker] | None,
         turns: RunTurns | None,
     ) -> None:
-        # A device shares the cores of its host with builders, here also with searchers: they pause while it measures.
+        # A device may share the cores of its host with builders, and on this machine with searchers. They pause while
+        # it measures.
         shared = any(device.shares_host for device in fleet.devices)
         self.windows = Windows(cluster.node_id, own_window_folder()) if shared else None
         self.builders: dict[int, Any] = {}
@@ -98,7 +99,7 @@ class HostActors:
                     f"{self._fleet.where(name, 'via')}: device {name!r}: {place.reason}",
                     "correct via, or have the host join the cluster that --address gives",
                 )
-        # Those with the lowest numbers build first, and the head has other work too.
+        # Builders with the lowest numbers build first. The head comes last, since it has other work too.
         for node_id, workers in sorted(self._builder_places(nodes).items(), key=lambda each: each[0] == head):
             self._start_builders(node_id, workers)
         for name, place in places.items():
@@ -110,8 +111,8 @@ class HostActors:
         return await in_thread(self._cluster.nodes)
 
     def start_device_process(self, name: str, nodes: Sequence[ClusterNode]) -> str:
-        """Start the process of one more device. Returns the reason in words where its host is not in the cluster, an
-        empty text otherwise."""
+        """Start the process of one more device. Return the reason in words if its host is not in the cluster, otherwise
+        an empty text."""
         place = place_device(nodes, self._cluster.node_id, self.configs[name].via)
         if place.node_id is not None:
             self._start_device(name, place.node_id)
@@ -151,7 +152,7 @@ class HostActors:
             del self._builder_nodes[number]
             ended.add(self.builders.pop(number))
         for actor in ended:
-            with contextlib.suppress(Exception):  # it may be gone by itself
+            with contextlib.suppress(Exception):  # the actor may have ended already
                 ray.kill(actor, no_restart=True)
 
     def end_device(self, name: str) -> None:
@@ -161,7 +162,7 @@ class HostActors:
         self._nodes.pop(name, None)
         actor = self.devices.pop(name, None)
         if actor is not None:
-            with contextlib.suppress(Exception):  # it may be gone by itself
+            with contextlib.suppress(Exception):  # the actor may have ended already
                 ray.kill(actor, no_restart=True)
 
     def holding(
@@ -170,7 +171,7 @@ class HostActors:
         report_wait: Callable[[str], None],
         is_over: Callable[[], bool],
     ) -> contextlib.AbstractContextManager[None]:
-        """Hold the turns on these devices alone, also after the processes have ended; see
+        """Hold the turns on these devices for this run alone, even after the devices' processes have ended; see
         :meth:`actors.turns.run_turns.RunTurns.holding`."""
         if self._turns is None:
             return contextlib.nullcontext()
@@ -182,21 +183,21 @@ class HostActors:
         )
 
     async def check_builder_versions(self, builders: Mapping[int, Any]) -> None:
-        """Raises VersionsDifferError where one of these builders has another TVM than this process."""
+        """Raise VersionsDifferError if one of these builders has a different TVM from this process."""
         await _check_versions(by_machine(builders))
 
     async def check_device_versions(self, names: Iterable[str]) -> None:
-        """Raises VersionsDifferError where the process of one of these devices has another TVM than this process."""
+        """Raise VersionsDifferError if the process of one of these devices has a different TVM from this process."""
         await _check_versions({f"the process of device {name}": self.devices[name] for name in names})
 
     async def close(self) -> None:
-        """Close all of them. Actors that are busy are ended by :meth:`end`; their child processes end with them."""
+        """Close all actors. :meth:`end` ends actors that are busy, and their child processes with them."""
         hosts = [*set(self.builders.values()), *self.devices.values()]
         closing = (ask(actor.close.remote(), _CLOSE_SECS, "close") for actor in hosts)
         await asyncio.gather(*closing, return_exceptions=True)
 
     def end(self) -> None:
-        """End the processes of all of them."""
+        """End the processes of all actors."""
         import ray
 
         for actor in (*self.devices.values(), *set(self.builders.values())):
@@ -208,7 +209,7 @@ class HostActors:
         return place_builders(nodes, self._cluster.node_id, build.workers, build.total_workers, there)
 
     def _start_builders(self, node_id: str, workers: int) -> dict[int, Any]:
-        """Start so many builders on a node."""
+        """Start ``workers`` builders on a node."""
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
         make_worker = self._make_worker or (
@@ -238,7 +239,7 @@ class HostActors:
 
 
 def by_machine(builders: Mapping[int, Any]) -> dict[str, Any]:
-    """The actors of builders, which are given by number, by the name that people know them by."""
+    """Return the actors of ``builders``, which are given by number. The keys are names for people."""
     numbers: dict[Any, list[int]] = {}
     for number, actor in sorted(builders.items()):
         numbers.setdefault(actor, []).append(number)
@@ -250,7 +251,7 @@ def _builders_name(numbers: Sequence[int]) -> str:
 
 
 async def _check_versions(actors: Mapping[str, Any]) -> None:
-    """Raises VersionsDifferError where one of these actors, given by what people call them, has another TVM than this
+    """Raise VersionsDifferError if one of these actors, given by their names for people, has a different TVM from this
     process. Actors that do not answer are skipped: their loss is noticed elsewhere."""
     asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in actors.items())
     hosts = await asyncio.gather(*asking, return_exceptions=True)
@@ -260,7 +261,7 @@ async def _check_versions(actors: Mapping[str, Any]) -> None:
 
 
 def _number_of(configs: Mapping[str, DeviceConfig], name: str) -> int:
-    """The number of a device among those with its address, from 1."""
+    """Return the number of a device among the devices with the same address, counted from 1."""
     address = configs[name].connect, configs[name].via
     same = [each.name for each in configs.values() if (each.connect, each.via) == address]
     return 1 + same.index(name)

@@ -1,6 +1,7 @@
-"""Methods of users on their way to the actors: their classes travel by value.
+"""Search methods written by users, on their way to the actors: their classes are pickled by value.
 
-A worker on another host cannot import a user's module. Parts of fleet-tune and of installed packages travel by name.
+A worker on another host cannot import a user's module. Parts of fleet-tune and of installed packages are pickled by
+name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _OURS = frozenset({"fleet_tune", "actors", "policies", "devices", "builtins", "_
 
 
 def send_by_value(method: Method) -> None:
-    """Let the classes of a method's parts be pickled by value if they are from a module of the user's own."""
+    """Have the classes of a method's parts pickled by value if they come from a module of the user."""
     for part in _parts(method):
         module = sys.modules.get(getattr(part, "__module__", None) or type(part).__module__)
         if module is not None and module.__name__.partition(".")[0] not in _OURS and not _installed(module.__file__):

@@ -1,5 +1,5 @@
-"""Devices that another node of the cluster drives, for the driver itself: at the end of a run networks are checked and
-timed on devices, and other commands ask devices for their fingerprints."""
+"""Devices that another node of the cluster drives, as the driver itself uses them. At the end of a run it checks and
+times networks on devices; other commands ask devices for their fingerprints."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fleet_tune.base.errors import DeviceUnreachableError, UncheckedError
 from policies.runs.cluster.placement import place_device
 
 _CALL_SECS = 3600.0
-"""Longest call. A device has deadlines of its own, such as that of loading a network over a slow link; a process that
-does not answer heartbeats is not waited for so long."""
+"""Longest call. A device has its own deadlines, such as the one for loading a network over a slow link. A call ends
+earlier if the process does not answer heartbeats."""
 _BEAT_EVERY_SECS = 2.0
 _START_SECS = 120.0
 """Longest wait for the first heartbeat."""
@@ -38,7 +38,7 @@ _CLOSE_SECS = 5.0
 @contextlib.contextmanager
 def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
     """Open the device of an entry with ``via`` on the node that drives it, in the cluster that this process is
-    connected to; see :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError where there is no such
+    connected to; see :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError if there is no such
     node."""
     import ray
 
@@ -67,7 +67,7 @@ def device_there(cls: type, **options: Any) -> Any:
 
 class RemoteDeviceActor:
     """The actor on the node that drives the device. It opens the device at the first call, so that an error of opening
-    it is the answer of that call."""
+    it becomes the answer to that call."""
 
     def __init__(self, config: DeviceConfig, realtime: bool) -> None:
         without_torch()
@@ -108,7 +108,7 @@ class RemoteDeviceActor:
 
 
 class RemoteCalls:
-    """Calls of that actor. Each is waited for as long as its process answers heartbeats."""
+    """Calls of a :class:`RemoteDeviceActor`. Each call waits as long as the actor's process answers heartbeats."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
@@ -179,7 +179,7 @@ class RemoteDevice:
         return secs
 
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> RemoteNetwork:
-        """Raises UncheckedError where it cannot be loaded."""
+        """Raise UncheckedError if the network cannot be loaded."""
         try:
             loading = self._calls.actor.load_network.remote(library, list(arguments))
             number = self._calls.answer(loading, "load a network")

@@ -1,4 +1,4 @@
-"""The actors of a run on the driver's node: recorder, learner, searchers, and one scheduler after the other."""
+"""The actors of a run on the driver's node: recorder, learner, searchers, and the scheduler or its successor."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class RunActors:
         self.dealt = deal_out(plan.tasks, most)
         """The number of the searcher of each task, by the task's id."""
         self.recorder = RecorderClient(self._started("recorder", Recorder, str(store), meta, concurrency=256))
-        # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
+        # Handles are passed by value: Ray prints a warning for each handle among the arguments of an actor that may
+        # restart.
         recorder = ByValue(self.recorder)
         window = None if hosts.window is None else str(hosts.window.path)
         models = store.parent.absolute() / "models"
@@ -85,8 +86,8 @@ class RunActors:
 
     @classmethod
     async def start(cls, hosts: RunHosts, plan: SessionPlan, store: Path, meta: Mapping[str, str]) -> RunActors:
-        """Start all but the scheduler, and wait until the searchers have read the records. Whatever was started is
-        ended where that fails."""
+        """Start all actors but the scheduler, and wait until the searchers have read the records. If that fails, the
+        started actors are ended."""
         registry = TaskRegistry(hosts.cluster.folder / "tasks")
         await asyncio.to_thread(registry.open)
         by_role: dict[str, list[Any]] = {}
@@ -103,16 +104,16 @@ class RunActors:
         return actors
 
     def start_scheduler(self, plan: SchedulerPlan) -> SchedulerClient:
-        """Start a scheduler, which knows the handles that there are by now."""
+        """Start a scheduler with the handles that exist by now."""
         scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=self._placement).remote(
             plan, self.recorder, self.handles, self.learner
         )
-        self.by_role["scheduler"] = [scheduler]  # those before are gone
+        self.by_role["scheduler"] = [scheduler]  # earlier schedulers have ended
         return SchedulerClient(scheduler, self.handles)
 
     async def add_tasks(self, tasks: Sequence[SearchTask]) -> dict[str, int]:
-        """Store more tasks, all of one class, and deal them out to the searchers. Returns the number of the searcher
-        of each task, by the task's id."""
+        """Store more tasks, all of one class, and deal them out to the searchers. Return the number of the searcher of
+        each task, by the task's id."""
         await self.recorder.put_tasks([entry.task for entry in tasks])
         dealt = deal_out(tasks, len(self.searchers))
         self.handles.searchers |= {task_id: self.searchers[number] for task_id, number in dealt.items()}
@@ -137,7 +138,8 @@ class RunActors:
         ]
 
     async def close(self) -> None:
-        """Close the store and end every actor. Acknowledged records are already durable: a deadline loses none."""
+        """Close the store and end every actor. Acknowledged records are already durable, so that a missed deadline
+        loses none."""
         if self._hosts.cluster.is_lost:
             return
         with contextlib.suppress(FleetTuneError):
@@ -154,7 +156,7 @@ class RunActors:
 
 
 def _end(by_role: Mapping[str, Sequence[Any]]) -> None:
-    """End actors, those that call others first."""
+    """End actors. Actors that call others end before them."""
     import ray
 
     for actor in reversed(list(itertools.chain(*by_role.values()))):

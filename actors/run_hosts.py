@@ -26,10 +26,10 @@ from policies.runs.stages.pace import builders_at_first
 
 @dataclass(frozen=True)
 class AbsentDevices:
-    """Devices of the fleet that have said nothing of themselves when a run begins."""
+    """Devices of the fleet that have not answered when a run begins."""
 
     expected: Mapping[str, str] = field(default_factory=dict)
-    """The class of each device that joins later, by name; empty where the class is not known before it answers."""
+    """The class of each device that joins later, by name; empty if the class is not known until the device answers."""
     unknown: frozenset[str] = frozenset()
     """Devices that are out of use and whose class is not known: they are not part of the run until somebody resumes
     them."""
@@ -58,7 +58,7 @@ class RunHosts:
         """The fingerprint of each device that answered, by the device's name."""
         self.absent = absent
         self.in_turns = in_turns
-        """True where other runs of the cluster may use the devices too."""
+        """True if other runs of the cluster may use the devices too."""
         self._closed = False
 
     @classmethod
@@ -74,23 +74,24 @@ class RunHosts:
         share: RunShare | None = None,
         report_wait: Callable[[str], None] = lambda _: None,
     ) -> RunHosts:
-        """Start the builders and the devices, and wait until each device has said what it is, or does not answer.
+        """Start the builders and the devices, and wait until each device has answered with its fingerprint or counts as
+        absent.
 
-        A device that does not answer joins when it does. A device that people have taken out of use is not asked; it
-        joins when they resume it, as one of the class that the fleet file says, if another device of that class
-        answers. Otherwise it is not part of the run until :meth:`actors.tuning_session.TuningSession.admit_device`.
+        An absent device joins once it answers. A device that people have taken out of use is not asked. If the fleet
+        file gives its class, and another device of that class answers, it joins that class when people resume it.
+        Otherwise it is not part of the run until :meth:`actors.tuning_session.TuningSession.admit_device`.
 
         Args:
             cluster, fleet, run_id, artifacts, open_device, make_worker: see
                 :class:`actors.host_actors.HostActors`.
-            share: this run among those that share the cluster, for whose devices it takes turns; None where no other
-                run uses them.
-            report_wait: is called with what is waited for where that takes long, and with an empty text once it is
-            over.
+            share: this run among the runs of the cluster, which take turns on the devices; None if no other run uses
+                them.
+            report_wait: is called with a text about a wait that takes long, and with an empty text once the wait is
+                over.
 
-        Raises :class:`fleet_tune.base.errors.FleetFileError` where no device answers, naming one, or where a device
-        has a wrong target or another version of TVM, and VersionsDifferError for another machine of the cluster that
-        has. Whatever was started by then is ended.
+        Raises :class:`fleet_tune.base.errors.FleetFileError` if no device answers (the error names one), or if a device
+        has a wrong target or another version of TVM. Raises VersionsDifferError if another machine of the cluster has
+        another version of TVM. All that was started by then is ended.
         """
         turns = None if share is None else RunTurns(share)
         actors = HostActors(cluster, fleet, run_id, artifacts, open_device, make_worker, turns)
@@ -115,7 +116,7 @@ class RunHosts:
 
     @property
     def window(self) -> QuietWindow | None:
-        """The quiet window of this machine; None where no device shares its cores."""
+        """The quiet window of this machine; None if no device shares its cores."""
         return _window_of(self.actors)
 
     @property
@@ -124,20 +125,20 @@ class RunHosts:
         return {name: each.device_class.name for name, each in self.fingerprints.items()}
 
     def power_of(self, device: str, device_class: str) -> str:
-        """Return the power mode in which this run measures a device: that in which it answered; for one that joins
-        later, that of its class. Empty where nothing tells it."""
+        """Return the power mode in which this run measures a device: the mode in which it answered, or the mode of its
+        class if the device joins later. Empty if no fingerprint tells the mode."""
         own = self.fingerprints.get(device)
         told = [each for each in self.fingerprints.values() if each.device_class.name == device_class]
         return next((each.power for each in ([own] if own is not None else told) if each.power), "")
 
     @property
     def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
-        """The devices of each class that answered."""
+        """The devices that answered, by class."""
         return members_of(self.classes, self.actors.configs)
 
     def warm_up(self) -> None:
-        """Start the workers of as many builders as the devices may keep busy: something will be built. The other
-        builders start theirs when there is that much to build."""
+        """Start the workers of as many builders as the devices may keep busy, since something will be built. The other
+        builders start their workers when there is enough to build."""
         builders = self.actors.builders
         first = sorted(builders)[: builders_at_first(len(self.actors.configs))]
         for actor, count in Counter(builders[number] for number in first).items():
@@ -157,16 +158,16 @@ def absent_devices(
     errors: Mapping[str, DeviceUnreachableError],
     unused: Collection[str],
 ) -> AbsentDevices:
-    """The devices without a fingerprint, and what becomes of them.
+    """Return the devices without a fingerprint, and how the run treats them.
 
     Args:
         fleet: the devices in the order of the fleet file.
         started: devices that have a process.
         prints: the fingerprint of each device that answered.
-        errors: why each of the others that were asked did not answer.
+        errors: the error of each device that was asked and did not answer.
         unused: devices that people have taken out of use.
 
-    Raises FleetFileError where no device answered.
+    Raises FleetFileError if no device answered.
     """
     if not prints and not errors:
         assert fleet.source is not None
@@ -211,8 +212,8 @@ def members_of(classes: Mapping[str, str], configs: Mapping[str, DeviceConfig]) 
 def _answered(
     fleet: FleetConfig, answers: Mapping[str, Fingerprint | BaseException]
 ) -> tuple[dict[str, Fingerprint], dict[str, DeviceUnreachableError]]:
-    """The fingerprints of the devices that answered, and why each of the others did not. Raises FleetFileError for a
-    device that answered with something wrong."""
+    """Return the fingerprints of the devices that answered, and the errors of the devices that did not. Raise
+    FleetFileError for a device whose answer is an error that a user can correct."""
     prints: dict[str, Fingerprint] = {}
     errors: dict[str, DeviceUnreachableError] = {}
     for name, answer in answers.items():

@@ -40,7 +40,7 @@ class SessionPlan:
 
 
 def share_of(request: RunRequest, run_id: str) -> RunShare | None:
-    """The share of a run in its cluster; None where the run has a cluster of its own."""
+    """Return the share of a run in its cluster; None if the run has its own cluster."""
     if request.address is None:
         return None
     given = request.network
@@ -74,8 +74,8 @@ def snapshot_without_trials(
     shown_speeds: Mapping[str, float],
     calls: Mapping[str, CallSecs],
 ) -> Progress:
-    """The last snapshot of a run of which every task is settled, so that no session is started. ``records``,
-    ``states``, ``shown_speeds``, ``calls``: those of the run's store."""
+    """Return the last snapshot of a run that starts no session, since every task is settled. ``records``, ``states``,
+    ``shown_speeds``, ``calls``: from the run's store."""
     run = run_plan(plan, hosts, dict.fromkeys((entry.task.id for entry in plan.tasks), 0))
     bandit = plan.method.make_task_bandit(plan.seed)
     return last_snapshot(run, bandit, records, states, hosts.absent.notices, shown_speeds, calls)
@@ -88,8 +88,8 @@ def planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:
 
 
 def deal_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:
-    """Deal the tasks out to at most so many searchers, each class evenly. Returns the number of the searcher of each
-    task, by the task's id."""
+    """Deal the tasks out to at most ``most`` searchers, evenly within each class. Return the number of the searcher of
+    each task, by the task's id."""
     counts: Counter[str] = Counter()
     dealt: dict[str, int] = {}
     for entry in tasks:

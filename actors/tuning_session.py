@@ -39,10 +39,10 @@ _LOOK_SECS = 1.0
 
 
 class TuningSession:
-    """A run that tunes on its started hosts. Make one with :meth:`start`; nothing is tuned before :meth:`begin`. Every
-    task is tuned from its :meth:`start_task` on, and :meth:`records` yields the results. :meth:`next_class` tells for
-    which class the network should be prepared next, and :meth:`add_class` adds its tasks. :meth:`close` ends every
-    actor, those of the hosts too."""
+    """A run that tunes on its started hosts. Make one with :meth:`start`; nothing is tuned before :meth:`begin`. Each
+    task is tuned once :meth:`start_task` was called for it, and :meth:`records` yields the results. :meth:`next_class`
+    tells for which class the network should be prepared next, and :meth:`add_class` adds the tasks of that class.
+    :meth:`close` ends every actor, including the actors of the hosts."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class TuningSession:
             hosts: the builders and devices, which :meth:`close` ends too.
             plan: what is tuned.
             store: path of the record store.
-            meta: what the store says of the run.
+            meta: the description of the run in the store.
 
-        Raises ClusterError where a process is lost. Whatever this has started is ended then; the hosts are not.
+        Raises ClusterError if a process is lost. Then the actors that this call started are ended; the hosts are not.
         """
         with lost_means_resume():
             actors = await RunActors.start(hosts, plan, store, meta)
@@ -133,26 +133,27 @@ class TuningSession:
     # Tasks -----------------------------------------------------------------------------------------------------------
 
     async def start_task(self, entry: SearchTask) -> None:
-        """Tune a task of the plan from now on, which is described."""
+        """Tune a task of the plan from now on. Its sketches are known."""
         await self._actors.describe(entry)
         rules = tuple(sketch.rule for sketch in entry.sketches)
         await self._supervisor.tell(SketchesReady(entry.task.id, rules, entry.enough, entry.floor_secs))
 
     async def skip_task(self, task_id: str) -> None:
-        """Do not wait for a task of the plan, which has no sketch."""
+        """Skip a task of the plan that has no sketch."""
         await self._supervisor.tell(TaskSkipped(task_id))
 
     # Classes ---------------------------------------------------------------------------------------------------------
 
     async def next_class(self) -> tuple[DeviceConfig, Fingerprint]:
-        """Wait for the next device of a class for which nothing is tuned, and return what it says of itself.
-        :meth:`add_class` or :meth:`refuse_class` must follow."""
+        """Wait for the next device of a class for which nothing is tuned, and return its configuration and its
+        fingerprint. :meth:`add_class` or :meth:`refuse_class` must follow."""
         name, fingerprint = await self._admission.next_class()
         return self._hosts.actors.configs[name], fingerprint
 
     async def add_class(self, tasks: Sequence[SearchTask], settled: Mapping[str, str]) -> bool:
-        """Add the tasks of a class that :meth:`next_class` told of; each is tuned from its :meth:`start_task` on.
-        Returns false where the tuning is over: then the class is not part of the run. ``settled``: as in the plan."""
+        """Add the tasks of a class that :meth:`next_class` returned. Each is tuned once :meth:`start_task` is called
+        for it. Return false if the tuning is over: then the class is not part of the run. ``settled``: as in
+        :class:`SessionPlan`."""
         dealt = await self._actors.add_tasks(tasks)
         late = tuple(
             dataclasses.replace(planned(each, dealt[each.task.id], settled.get(each.task.id, "")), late=True)
@@ -167,7 +168,7 @@ class TuningSession:
         return True
 
     async def refuse_class(self, device_class: str, reason: str) -> None:
-        """Skip a class that :meth:`next_class` has named: nothing can be tuned for it."""
+        """Skip a class that :meth:`next_class` returned, because nothing can be tuned for it."""
         await self._supervisor.tell(ClassAdded(device_class))
         await self._admission.refuse_class(device_class, reason)
 
@@ -178,20 +179,20 @@ class TuningSession:
 
     @property
     def store_writer(self) -> StoreWriter:
-        """Writes what a new class leaves in the store of the run."""
+        """Writes the entries of a new class into the store of the run."""
         return StoreWriter(self._actors.recorder)
 
     # Devices and machines --------------------------------------------------------------------------------------------
 
     @property
     def devices(self) -> dict[str, DeviceConfig]:
-        """The devices of the run by name, also those that are waited for."""
+        """The devices of the run by name, including devices that the run waits for."""
         hosts = self._hosts.actors
         return {name: hosts.configs[name] for name in (*hosts.devices, *self._device_watch.without_node)}
 
     def members(self, with_absent: bool = False) -> dict[str, tuple[DeviceConfig, ...]]:
-        """Return the devices of each class that have answered, and have not left. ``with_absent``: also those of a
-        known class that were absent when the run began, behind the others: they may have come since."""
+        """Return the devices that have answered and have not left, by class. ``with_absent``: add, behind the others,
+        devices of a known class that were absent when the run began, since they may have come meanwhile."""
         classes, here = self._admission.classes, self.devices if with_absent else {}
         absent = {
             name: each
@@ -201,10 +202,11 @@ class TuningSession:
         return members_of({**classes, **absent}, self._hosts.actors.configs)
 
     async def admit_device(self, device: DeviceConfig) -> bool:
-        """Add a device that the fleet file names now. It is used once it answers. Returns false while people have it
+        """Add a device that the fleet file now names. It is used once it answers. Return false if people have taken it
         out of use.
 
-        Raises UserError for a device that cannot take part in a run that began as this one did.
+        Raises UserError for a device that cannot join a run under way: the device is recorded, or it shares the cores
+        of its host and the run began without quiet windows.
         """
         hosts = self._hosts
         if device.name in await out_of_use(hosts.fleet, [device.name]):
@@ -221,13 +223,14 @@ class TuningSession:
         return True
 
     async def remove_device(self, name: str, reason: str) -> None:
-        """Remove a device that the fleet file names no more: its work is done elsewhere, and no candidate is blamed."""
+        """Remove a device that the fleet file no longer names. Its work is done elsewhere, and no candidate is
+        blamed."""
         await self._device_watch.remove(name, reason)
 
     async def follow_nodes(self) -> None:
-        """Follow the machines of the cluster; to be called every few seconds. Builders leave with their machine, and
-        its devices are waited for; a machine that joins builds too, and devices that wait for it join when they answer.
-        Raises ClusterError."""
+        """Follow the machines of the cluster. To be called every few seconds. When a machine leaves, its builders leave
+        too, and the run waits for its devices. When a machine joins, it builds too, and its devices join once they
+        answer. Raises ClusterError."""
         if self._hosts.cluster.is_embedded:
             return
         nodes = await self._hosts.actors.nodes()
@@ -240,8 +243,9 @@ class TuningSession:
     # Results ---------------------------------------------------------------------------------------------------------
 
     async def records(self, cursor: int = 0, traces: bool = False) -> AsyncIterator[Record | None]:
-        """Acknowledged records with ``seq > cursor`` as they come, with their ``traces`` or without, and None whenever
-        a second passes without one. Ends when the tuning has ended and all are read. Raises what ended it early."""
+        """Yield acknowledged records with ``seq > cursor`` as they come, with or without their ``traces``, and None
+        whenever a second passes without a record. The iteration ends when the tuning has ended and all records are
+        read. Raises the error that ended the tuning early."""
         while True:
             over = self._running.done() or self._abandoned
             wait_secs = 0.0 if over else _FOLLOW_SECS
@@ -261,19 +265,19 @@ class TuningSession:
         return await self._actors.recorder.last_seq()
 
     async def last_progress(self) -> Progress:
-        """The snapshot of a session whose tuning is over: with the processes that were lost until now."""
+        """Return the snapshot of a session whose tuning is over. It includes the processes that were lost until now."""
         await self._supervisor.progress()
         await self._heartbeats.look(_LOOK_SECS)
         return await self._supervisor.progress()
 
     async def progress(self) -> Progress:
-        """A snapshot; the last one while the scheduler is lost or hangs."""
+        """Return a snapshot of the progress; while the scheduler is lost or hangs, the last snapshot."""
         silent = self._heartbeats.silent
         progress = await self._supervisor.progress(is_silent="the scheduler" in silent)
         return dataclasses.replace(progress, silent=silent) if silent else progress
 
     def notice(self, text: str, well: bool) -> None:
-        """Tell people something; ``well``: it is nothing bad."""
+        """Show people a line. ``well``: true if it reports nothing bad."""
         self._supervisor.notice(text, well)
 
     @property
@@ -282,7 +286,7 @@ class TuningSession:
         return len(self._hosts.actors.builders), len(self._actors.searchers)
 
     async def usage(self) -> dict[str, Use]:
-        """The use of its processes by now; see :func:`actors.fleet_usage.used`."""
+        """Return the use of the run's processes so far; see :func:`actors.fleet_usage.used`."""
         hosts = self._hosts.actors
         roles = {"builders": list(set(hosts.builders.values())), "devices": list(hosts.devices.values())}
         return await used({**self._actors.by_role, **roles}, self._hosts.cluster)
@@ -290,7 +294,7 @@ class TuningSession:
     # End -------------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop granting trials; what is being measured is stored if it ends in time."""
+        """Stop granting trials. Measurements under way are stored if they end in time."""
         if not self._begun.is_set() or self._running.done():
             return
         await self._supervisor.stop()
@@ -305,11 +309,11 @@ class TuningSession:
         for watch in (self._admission, self._builder_watch, self._device_watch):
             watch.close()
         for task in (self._running, self._watching):
-            task.cancel()  # nobody waits any more for the scheduler, which is ended below
+            task.cancel()  # the scheduler is ended below: nothing waits for it any more
         await self._actors.close()
         await self._hosts.close()
 
 
 def device_client(hosts: RunHosts, actors: RunActors, name: str) -> DeviceClient:
-    """The client of a started device, of which nothing is known yet."""
+    """Return the client of a started device whose class and power mode are not known yet."""
     return DeviceClient(hosts.actors.devices[name], "", actors.recorder, hosts.in_turns)

@@ -1,9 +1,10 @@
 """fleet-tune: tunes tensor programs on fleets of devices.
 
-What lives here: what users touch (command line, Python API, fleet file, reports), whole runs, and the values that every
-layer speaks in. ``domain``, ``sketch``, ``search_task``, ``device_state``, ``results`` and ``errors`` import nothing of
-the other packages; ``records`` and ``config`` import only those; ``runs``, then ``report`` and ``api``, then ``cli``
-stand above all other layers and are loaded lazily, so that importing this package loads neither ray nor torch nor tvm.
+The package contains what users touch (command line, Python API, fleet file, reports), whole runs, and the values that
+every layer uses. ``base`` imports none of the other packages; in it, ``records`` and ``config`` stand above the modules
+of values (``domain``, ``sketch``, ``results``, ``errors`` and others). ``runs``, then the annexes (``retuning``,
+``training``, ``scaling``, ``store_server``), then ``report`` and ``api``, then ``cli`` stand above all other layers.
+They are loaded lazily, so that importing this package loads neither ray nor torch nor tvm.
 """
 
 from __future__ import annotations

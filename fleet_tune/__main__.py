@@ -1,6 +1,7 @@
-"""``python -m fleet_tune`` is the same as ``fleet-tune``: this is where both begin.
+"""Entry point of ``fleet-tune`` and of ``python -m fleet_tune``, which is the same.
 
-``fleet-tune device serve`` branches off before the rest of the command line is imported: a board lacks what that needs.
+``fleet-tune device serve`` branches off before the rest of the command line is imported: a board lacks the packages
+that the rest needs.
 """
 
 from __future__ import annotations

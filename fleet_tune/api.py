@@ -1,7 +1,7 @@
 """The Python API: ``tune``, ``stream``, ``plan``, ``collect``, ``compile_network``, ``load``.
 
-``run_tuning``, ``run_collection`` and ``make_plan`` are the same for whoever has a
-:class:`fleet_tune.base.config.request.RunRequest` already: the command line.
+``run_tuning``, ``run_collection`` and ``make_plan`` do the same for a caller that has a
+:class:`fleet_tune.base.config.request.RunRequest` already, such as the command line.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def tune(
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
 
     ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2`` file, or ``(torch module, example inputs)``,
-    with torch.export's ``dynamic_shapes`` as a third element where it has dynamic dimensions.
+    with torch.export's ``dynamic_shapes`` as a third element if it has dynamic dimensions.
     ``on_progress`` is called about twice a second.
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
-    Raises :class:`fleet_tune.base.errors.UserError` for what the caller can mend.
+    Raises :class:`fleet_tune.base.errors.UserError` for errors that the caller can correct.
     """
     return run_tuning(run_request(network, out=out, **options), on_progress)
 
@@ -95,9 +95,10 @@ async def stream(network: Any, *, out: Path | str, **options: Unpack[TuneOptions
 
 @accepts(PlanOptions)
 def plan(network: Any, **options: Unpack[PlanOptions]) -> Plan:
-    """Return what :func:`tune` would do: the tasks with weights and sketches, and what the search would start from.
+    """Return the plan of :func:`tune`: the tasks with their weights and sketches, and the knowledge from which the
+    search would start.
 
-    Starts no cluster, trains and measures nothing.
+    Starts no cluster, trains no model and measures nothing.
     """
     return make_plan(run_request(network, out=".", **options))
 
@@ -118,11 +119,11 @@ def collect(
     max_error: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Collected:
-    """Measure ``task_trials`` random candidates of every task of ``network``, each to its end, into
-    ``out/dataset.ftd``.
+    """Measure ``task_trials`` random candidates of every task of ``network``, and write them to ``out/dataset.ftd``.
+    Slow candidates are measured to the end too.
 
-    The trials of earlier runs in ``out`` count; the other arguments are those of :func:`tune`. The dataset is written
-    also where SIGINT or SIGTERM end the collecting early, once all tasks are described. Raises
+    The trials of earlier runs in ``out`` count; the other arguments are those of :func:`tune`. If SIGINT or SIGTERM
+    ends the collection early, the dataset is still written, unless some tasks are not described yet. Raises
     :class:`fleet_tune.base.errors.UserError`.
     """
     request = run_request(
@@ -160,7 +161,7 @@ def compile_network(
 ) -> TuneResult:
     """Compile ``network`` from the best records of a database, without tuning. ``inputs``, ``shapes``,
     ``shapes_weights``, ``trust_model``, ``precision``, ``max_error`` and ``library``: as for :func:`tune`."""
-    # What is wrong with these is told before anything heavy is loaded.
+    # Errors in the options are reported before heavy modules are loaded.
     request = run_request(
         network,
         out=out,
@@ -182,7 +183,7 @@ def compile_network(
 
 
 def load(folder: Path | str) -> CompiledNetwork:
-    """The compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
+    """Return the compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
     _provide_home(is_written=False)
     from devices.networks.compiled import network_folder
 
@@ -220,7 +221,7 @@ def make_plan(request: RunRequest) -> Plan:
 
 
 def _provide_home(is_written: bool = True) -> None:
-    """Warn where another folder takes the place of the user's home."""
+    """Warn if another folder replaces the user's home."""
     if told := provide_home(is_written):
         warnings.warn(told, stacklevel=3)
 

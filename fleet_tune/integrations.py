@@ -1,8 +1,8 @@
 """Callbacks that tell MLflow and Weights & Biases how a run goes: ``fleet_tune.tune(..., on_progress=callback)``.
 
-Each logs the estimated latency of the network per device class, the trials, and the tasks without a result, with the
-number of trials as the step, whenever there are new trials. What people log otherwise is theirs: both take the run that
-is active, and begin one where there is none.
+Each logs the estimated latency of the network per device class, the trials, and the tasks without a result, whenever
+the number of trials or the phase has changed. The step is the number of trials. Both log to the active run, and begin
+one if none is active.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fleet_tune.base.results import Progress
 
 
 class _Callback:
-    """Logs each snapshot that has new trials. ``package``: what is imported, and installed with pip."""
+    """Logs a snapshot if its number of trials or its phase is new. ``package``: its name for Python and for pip."""
 
     def __init__(self, package: str) -> None:
         try:
@@ -39,9 +39,9 @@ class _Callback:
 
 
 class MlflowCallback(_Callback):
-    """Logs to the active run of MLflow; ``mlflow.log_metrics`` begins one where there is none.
+    """Logs to the active run of MLflow; ``mlflow.log_metrics`` begins one if none is active.
 
-    Raises :class:`RequestError` where MLflow is not installed.
+    Raises :class:`RequestError` if MLflow is not installed.
     """
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ class WandbCallback(_Callback):
     """Logs to the active run of Weights & Biases.
 
     Args:
-        init: arguments of ``wandb.init``, where no run is active.
+        init: arguments of ``wandb.init``, which is called if no run is active.
 
-    Raises :class:`RequestError` where wandb is not installed.
+    Raises :class:`RequestError` if wandb is not installed.
     """
 
     def __init__(self, **init: Any) -> None:
@@ -70,8 +70,8 @@ class WandbCallback(_Callback):
 
 
 def values_of(progress: Progress) -> dict[str, float]:
-    """Return what is logged of a snapshot: ``latency_ms`` (with several device classes ``latency_ms/CLASS``) once it is
-    known, ``trials``, ``failed_trials``, ``tasks_without_result``, ``elapsed_secs``."""
+    """Return the values to log of a snapshot: ``latency_ms`` (with several device classes ``latency_ms/CLASS``) once it
+    is known, ``trials``, ``failed_trials``, ``tasks_without_result``, ``elapsed_secs``."""
     latencies = {name: secs for name, secs in progress.network_secs.items() if math.isfinite(secs)}
     several = len(progress.network_secs) > 1
     values = {f"latency_ms/{name}" if several else "latency_ms": 1e3 * secs for name, secs in latencies.items()}

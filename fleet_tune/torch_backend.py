@@ -1,10 +1,11 @@
 """``torch.compile(module, backend="fleet_tune")``: regions of a module run by the kernels that a record store has for
 them.
 
-A region whose records give a network that is right and faster in this process is replaced by it. Every other region
-stays as it is, with the reason as a log line: one that is trained, whose shapes vary, that cannot be imported, or of
-which the store has nothing. Weights are part of the compiled network: where they change, the region is the original
-again. So it is for a second module of the same class, for which TorchDynamo uses the region of the first.
+A region is replaced by the network that is compiled from its records, if this network is correct, and faster in this
+process. Every other region stays as it is, and the reason is logged: the region is trained, its shapes vary, it cannot
+be imported, or the store has no records of it. Weights are part of the compiled network. If they change, the original
+region runs again. It also runs for a second module of the same class, for which TorchDynamo uses the region of the
+first.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _WithoutWeights(torch.nn.Module):
 def fleet_tune(
     region: torch.fx.GraphModule, arguments: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Region:
-    """Return what runs in place of a region, as ``torch.compile`` asks its backends.
+    """Return the function that runs instead of a region. This is the interface of a backend of ``torch.compile``.
 
     Args:
         region: graph that TorchDynamo captured.
@@ -82,7 +83,7 @@ def fleet_tune(
     except UserError as error:
         folder.cleanup()
         return _left(region, str(error))
-    except Exception as error:  # a fault of ours must not end a program that runs without us
+    except Exception as error:  # a fault of fleet-tune must not end a program that runs without it
         folder.cleanup()
         return _left(region, f"a fault of fleet-tune: {type(error).__name__}: {error}")
     run = _guarded(region, tuned, arguments, varying, folder)
@@ -114,8 +115,8 @@ def _is_weight(argument: Any) -> bool:
 
 
 def _changes_arguments(region: torch.fx.GraphModule, arguments: Sequence[Any]) -> bool:
-    """Return true if a run changes tensors that it is given: a compiled network returns new ones, and times of the
-    region would be taken on the caller's."""
+    """Return true if the region changes its arguments in place. A compiled network changes none, and timing such a
+    region would change the tensors of the caller."""
     given = [each.detach().clone() for each in arguments]
     before = [each._version for each in given]
     with torch.no_grad():
@@ -124,7 +125,7 @@ def _changes_arguments(region: torch.fx.GraphModule, arguments: Sequence[Any]) -
 
 
 def _refusal(arguments: Sequence[Any], varying: Sequence[int]) -> str:
-    """Return why a region cannot be replaced; empty where it can."""
+    """Return why a region cannot be replaced; empty if it can."""
     if not varying:
         return "it has no input"
     if not all(isinstance(each, torch.Tensor) for each in arguments):
@@ -137,7 +138,7 @@ def _refusal(arguments: Sequence[Any], varying: Sequence[int]) -> str:
 
 
 def _compiled(module: torch.nn.Module, inputs: tuple[Any, ...], records: Path, folder: Path) -> Region:
-    """Return the module compiled from the records. Raises UserError where that gives nothing that is worth having."""
+    """Return the module compiled from the records. Raises UserError if no network is published."""
     from fleet_tune.api import compile_network, load
 
     [network] = compile_network((module, inputs), records=records, out=folder).networks
@@ -153,7 +154,7 @@ def _guarded(
     varying: Sequence[int],
     folder: tempfile.TemporaryDirectory[str],
 ) -> Region:
-    """Return a function that runs the tuned network as long as the weights are those that it was compiled with."""
+    """Return a function that runs the tuned network while its weights are unchanged, else the original region."""
     weights = [(at, each, each._version) for at, each in enumerate(arguments) if at not in varying]
 
     def run(*given: Any) -> Any:
@@ -167,7 +168,7 @@ def _guarded(
 
 
 def _timed(ours: Region, original: Region, arguments: Sequence[Any]) -> tuple[float, float]:
-    """Return the medians of both in seconds, run in turn in this process."""
+    """Return the median seconds of both regions, which run in turn in this process."""
     times: tuple[list[float], list[float]] = ([], [])
     with torch.no_grad():
         for _ in range(_ROUNDS):

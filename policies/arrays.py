@@ -1,4 +1,4 @@
-"""The types of arrays that policies work on. Shapes stand where they are used; ``n`` is the number of candidates."""
+"""Array types of the policies. Their users document the shapes; ``n`` is the number of candidates."""
 
 from __future__ import annotations
 

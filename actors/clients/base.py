@@ -35,12 +35,12 @@ class RestartedClient(ActorClient):
     """The client of an actor that Ray starts again."""
 
     def restart(self) -> None:
-        """End its process, which hangs or has failed; another one takes its place."""
+        """End the actor's process, which hangs or has failed. Ray starts another one."""
         end_process(self._actor)
 
 
 class BusyClient(RestartedClient):
-    """The client of an actor that works in a thread of its own, and answers heartbeats in another one."""
+    """The client of an actor that works in one thread and answers heartbeats in another one."""
 
     async def beat(self) -> Heartbeat:
         """See :mod:`actors.scheduling.heartbeats`."""
@@ -49,10 +49,10 @@ class BusyClient(RestartedClient):
 
 
 def end_process(actor: Any) -> None:
-    """End the actor's process; Ray starts another one where the actor may restart."""
+    """End the actor's process. Ray starts another one if the actor may restart."""
     import ray
 
-    with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
+    with contextlib.suppress(Exception):  # the process may have ended meanwhile
         ray.kill(actor, no_restart=False)
 
 
@@ -62,7 +62,8 @@ def request_beat(actor: Any) -> Any:
 
 
 def retrying(most_secs: float = math.inf, clock: Callable[[], float] = time.monotonic) -> AsyncRetrying:
-    """Retry a call a second after each loss of its actor, for ``most_secs`` of the clock; then raise its last error."""
+    """Retry a call one second after each loss of its actor, for ``most_secs`` of the clock. Then raise the last
+    error."""
     began = clock()
     return AsyncRetrying(
         stop=lambda _: clock() - began >= most_secs,

@@ -14,19 +14,18 @@ from devices.protocol import BuildRequest
 from fleet_tune.base.domain import Measurement
 
 _THERE_SECS = 5.0
-_GATHER_SECS = 0.002  # what is asked for within this time goes in one call
+_GATHER_SECS = 0.002  # requests that come within this time go in one call
 _WAIT_SECS = 10.0
 
 BuildAnswer = bytes | Measurement | Exception
-"""The artifact as :func:`actors.clients.artifacts.packed` makes it, the failure, or the error that the worker
-raised."""
+"""The artifact, packed by :func:`actors.clients.artifacts.packed`; the failure; or the error that the worker raised."""
 
 
 class BuilderMachineClient(RestartedClient):
     """See :class:`actors.processes.builder.Builders`.
 
-    Requests of a moment go there in one call, and answers of a moment come back in one: one call is always there that
-    waits for the next answer, and takes new requests along.
+    Requests of the same moment share a call, and so do answers. While an answer is due, one call waits for it at the
+    actor. New requests go there in a new call, which ends the waiting one and waits instead.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -35,7 +34,7 @@ class BuilderMachineClient(RestartedClient):
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[BuildAnswer]] = {}
         self._unsent: dict[int, tuple[int, BuildRequest]] = {}
-        """By number: the place of the builder on its machine, from 0 on, and the request."""
+        """By request number: the place of the builder on its machine, from 0 on, and the request."""
         self._received: list[int] = []
         """Numbers of the answers that the process may forget."""
         self._calls = 0
@@ -46,11 +45,12 @@ class BuilderMachineClient(RestartedClient):
         return BuilderMachineClient, (self._actor,)
 
     def warm_up(self, count: int) -> None:
-        """Start the worker processes of the first so many; not waited for."""
+        """Start the worker processes of the first ``count`` builders, without waiting for them."""
         self._actor.warm_up.remote(count)
 
     async def is_there(self) -> None:
-        """Raises ActorLostError, ActorTimeoutError where no process has taken the place of a lost one yet."""
+        """Check that the process answers. Raise ActorLostError or ActorTimeoutError while no process has replaced a
+        lost one."""
         await ask(self._actor.beat.remote(), _THERE_SECS, "a sign of life")
 
     async def build(self, place: int, request: BuildRequest) -> bytes | Measurement:
@@ -77,8 +77,8 @@ class BuilderMachineClient(RestartedClient):
         return answer
 
     async def _ask(self) -> None:
-        """Until another call waits, or there is nothing to wait for. A process that hangs is ended by those who watch
-        over it."""
+        """Exchange requests and answers until another call does so, or no answer is due. The calls need no deadline:
+        the heartbeats end a process that hangs."""
         while True:
             await asyncio.sleep(_GATHER_SECS)
             self._about_to_ask = False
@@ -103,7 +103,7 @@ class BuilderMachineClient(RestartedClient):
             self._about_to_ask = True
 
     def _fail(self, error: Exception) -> None:
-        """Whatever was sent is lost."""
+        """Fail every request that was sent: its answer is lost."""
         for number in self._waiting.keys() - self._unsent.keys():
             waiting = self._waiting.pop(number)
             if not waiting.done():
@@ -122,13 +122,14 @@ class BuilderClient:
         await self._machine.is_there()
 
     async def build(self, request: BuildRequest) -> bytes | Measurement:
-        """The artifact as :func:`actors.clients.artifacts.packed` makes it, or the failure. Raises what the worker
+        """Return the artifact, packed by :func:`actors.clients.artifacts.packed`, or the failure. Raise what the worker
         raises."""
         return await self._machine.build(self._place, request)
 
 
 def builder_clients(builders: Mapping[int, Any]) -> dict[int, BuilderClient]:
-    """Clients of builders, which are given by their numbers with the actor of their machine."""
+    """Return a client for each builder, by number. ``builders``: the actor of each builder's machine, by the builder's
+    number."""
     machines: dict[Any, BuilderMachineClient] = {}
     places: dict[Any, itertools.count[int]] = {}
     clients = {}

@@ -22,7 +22,7 @@ class ActorLostError(FleetTuneError):
 
 
 class ActorDeadError(ActorLostError):
-    """The actor's process has ended, and no other one takes its place."""
+    """The actor's process has ended, and no other process replaces it."""
 
 
 class ActorTimeoutError(FleetTuneError):
@@ -34,16 +34,16 @@ LOST = (ActorLostError, ActorTimeoutError)
 
 
 async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
-    """Await an object reference for at most ``deadline_secs``, or without a deadline where that is None.
+    """Await an object reference for at most ``deadline_secs``, or without a deadline if that is None.
 
-    Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process has ended
-    (:class:`ActorDeadError` where it has for good), and :class:`ActorTimeoutError` at the deadline. ``what`` names the
-    call in the message.
+    Raises the actor's own exception if it raised one, :class:`ActorLostError` if its process has ended
+    (:class:`ActorDeadError` if no other process replaces it), and :class:`ActorTimeoutError` at the deadline. ``what``
+    names the call in the message.
     """
     try:
         async with asyncio.timeout(deadline_secs):
             return await reference
-    except RayTaskError as error:  # first: Ray gives it the class of the actor's exception too, a TimeoutError say
+    except RayTaskError as error:  # first: it is also an instance of the actor's exception, say a TimeoutError
         raise _own_error(error) from error
     except TimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
@@ -69,7 +69,7 @@ def _lost(error: RayError, what: str) -> ActorLostError:
 
 
 def _gone(error: RayError) -> str:
-    """Describe the loss of an actor, without Ray's numbers where only its process has ended."""
+    """Describe the loss of an actor, without Ray's ids if only its process has ended."""
     return "its process ended" if isinstance(error, ActorUnavailableError) else first_line(error)
 
 
@@ -80,12 +80,12 @@ def _own_error(error: RayTaskError) -> Exception:
 
 
 GC_THRESHOLDS = (200_000, 20, 100)
-"""Thresholds of the garbage collector for a process that keeps all records. Else collections take half of the time of a
-start, and find next to no garbage."""
+"""Thresholds of the garbage collector for a process that keeps all records. With the default thresholds, collections
+take half of the time of a start and find almost no garbage."""
 
 
 def relax_garbage_collection() -> None:
-    """Set :data:`GC_THRESHOLDS` in an actor's process. Other processes have more to do than our work."""
+    """Set :data:`GC_THRESHOLDS` in an actor's process. Other processes keep theirs, since they do other work too."""
     if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
         gc.set_threshold(*GC_THRESHOLDS)
 
@@ -134,12 +134,12 @@ def error_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of an error's text: what raised, where a traceback is part of it."""
+    """The last line of an error's text. If the text contains a traceback, this line names the error."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else "no reason is given"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its class where it has none."""
+    """The first line of an error's text, or its class if the text is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -20,18 +20,18 @@ from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
 _START_SECS = 120.0
 _ANSWER_POLL_SECS = 5.0
-_TURN_SECS = 3.0  # until people are told that a run waits
+_TURN_SECS = 3.0  # of a wait for a turn, until people are told of it
 _FIRST_TURN_SECS = 5.0
 TURN_PATIENCE_SECS = 60.0
-"""What is to be measured is not kept for longer for a device that other runs use."""
-_MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
+"""Longest time for which a batch waits for a device that other runs use too."""
+_MISSED_BEATS = 2  # in a row: then the process that owns the device counts as hanging
 _MISSED_BEATS_BEFORE_ANSWER = 8  # as long as a process may take to start: the device or its host may be slow
 
 _T = TypeVar("_T")
 
 
 class NotOurTurnError(FleetTuneError):
-    """The device is used by another run: do something else meanwhile."""
+    """Another run uses the device: do other work meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class TaskArtifacts:
     """The oracle and the incumbent of a task, for a device that measures candidates of it."""
 
     oracle: list[Any]
-    """Reference of the artifact of its unscheduled program, in a list: Ray fetches it only where it is lacking."""
+    """Reference of the artifact of the task's unscheduled program. It is in a list, so that Ray does not fetch it by
+    itself: a process that has the oracle does not fetch it again."""
     incumbent: Incumbent = field(default_factory=Incumbent)
     """Best candidate of the task so far."""
     rival: list[Any] = field(default_factory=list)
-    """Reference of the incumbent's artifact, in a list; empty where it is not built."""
+    """Reference of the incumbent's artifact, in a list; empty if it is not built."""
     limit_secs: float | None = None
     """Longest measurement of a candidate; None for the rule's timeout."""
 
@@ -52,12 +53,12 @@ class DeviceHandle(Protocol):
     """One device, seen from its executor: :class:`DeviceClient`, or a stand-in of a test."""
 
     async def turn(self, report_wait: Callable[[str], None], most_secs: float = math.inf) -> float:
-        """Wait for this run's turn, where other runs use the device too; the seconds that took. Meanwhile
-        ``report_wait`` is called with the title of the run that has it, and in the end with an empty one. Raises
-        ActorLostError, and NotOurTurnError where it is not this run's after about ``most_secs``."""
+        """Wait for this run's turn on a device that other runs use too, and return the seconds of the wait. During the
+        wait ``report_wait`` is called with the title of the run whose turn it is, and at the end with an empty title.
+        Raises ActorLostError, and NotOurTurnError if the turn has not come after about ``most_secs``."""
 
     async def probe(self) -> float:
-        """Seconds of one run of the probe, connecting first where that is needed.
+        """Return the seconds of one run of the probe. Connect first if necessary.
 
         Raises DeviceUnreachableError, ProbeError.
         """
@@ -84,16 +85,16 @@ class DeviceHandle(Protocol):
         StaleLeaseError."""
 
     def restart(self) -> None:
-        """End the process that owns the device, which hangs; another one takes its place."""
+        """End the process that owns the device, since it hangs. Ray starts another one."""
 
 
 class DeviceClient(BusyClient):
-    """See :class:`actors.processes.device.DeviceActor`. ``target``: that of the device's class, empty while that is not
-    known. ``power``: the power mode in which the run measures it, empty where nothing tells it. ``in_turns``: other
-    runs of the cluster may use it too.
+    """See :class:`actors.processes.device.DeviceActor`. ``target``: the target of the device's class, empty while that
+    is not known. ``power``: the power mode in which the run measures the device, empty if it is not known.
+    ``in_turns``: other runs of the cluster may use the device too.
 
-    Ray may start the actor again at any time: what it must know of the run is said in each call. A process that owns a
-    device and gives no sign of life is not waited for to the deadline.
+    Ray may restart the actor at any time, so that each call tells it what it must know of the run. A call ends before
+    its deadline if the process that owns the device gives no sign of life.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class DeviceClient(BusyClient):
 
     async def first_answer(self, report_wait: Callable[[str], None]) -> Fingerprint:
         """Wait for the fingerprint of a device, however long it takes to answer. Meanwhile ``report_wait`` is called
-        with the reason why it does not, each time that this changes. Raises UserError for a device that must not be
+        with the reason for the wait, each time that the reason changes. Raises UserError for a device that must not be
         used."""
         last = ""
         while True:
@@ -124,7 +125,8 @@ class DeviceClient(BusyClient):
             await asyncio.sleep(_ANSWER_POLL_SECS)
 
     def of_class(self, target: str, power: str) -> DeviceClient:
-        """The same device, of a class with this target, which the run measures in this power mode."""
+        """Return a client of the same device, whose class has this target and which the run measures in this power
+        mode."""
         return DeviceClient(self._actor, target, self._recorder, self._in_turns, power)
 
     async def turn(self, report_wait: Callable[[str], None], most_secs: float = math.inf) -> float:
@@ -153,14 +155,14 @@ class DeviceClient(BusyClient):
         epoch: int,
         deadline_secs: float,
     ) -> ShootOutMeasured | BatchPostponed:
-        # In lists, so that Ray does not fetch them on the way.
+        # In lists, so that Ray does not fetch the artifacts on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
         running = self._actor.shoot_out.remote(entered, task, rule, self._recording, epoch, self._power)
         return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
 
     @property
     def _recording(self) -> ByValue[RecorderClient]:
-        """Packed once for all batches."""
+        """The recorder's client, pickled once for all batches."""
         if self._shared is None:
             self._shared = ByValue(self._recorder)
         return self._shared
@@ -196,16 +198,16 @@ async def turn_of_actor(actor: Any, report_wait: Callable[[str], None], most_sec
 
 
 def turn_of(title: str) -> str:
-    """Why a run waits for a device, in words."""
+    """Return the reason in words why a run waits for a device."""
     return f"it is the turn of {title}"
 
 
 async def fingerprint_of(
     actor: Any, device_id: str, report_wait: Callable[[str], None] = lambda _: None
 ) -> Fingerprint:
-    """Ask a device's actor for its fingerprint: a slow one takes minutes. ``report_wait``: is called with what is
-    waited for where another process has it, and with an empty text once that is over. Raises DeviceUnreachableError,
-    and UserError for a device that must not be used."""
+    """Ask a device's actor for its fingerprint, which takes minutes on a slow device. ``report_wait``: is called with a
+    text when the actor waits for something that another process has, and with an empty text once that wait is over.
+    Raises DeviceUnreachableError, and UserError for a device that must not be used."""
     return await waiting.while_alive(
         ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
         lambda: _device_beat(actor),
@@ -218,7 +220,7 @@ async def fingerprint_of(
 async def fingerprints(
     actors: Mapping[str, Any], report_wait: Callable[[str], None] = lambda _: None
 ) -> list[Fingerprint | BaseException]:
-    """:func:`fingerprint_of` each of these devices, or what it raises, in order."""
+    """Return :func:`fingerprint_of` of each of these devices, or the error that it raises, in order."""
     asking = (fingerprint_of(actor, name, report_wait) for name, actor in actors.items())
     return list(await asyncio.gather(*asking, return_exceptions=True))
 
@@ -226,9 +228,9 @@ async def fingerprints(
 async def fingerprints_in_turn(
     actors: Mapping[str, Any], report_wait: Callable[[str], None]
 ) -> list[Fingerprint | BaseException]:
-    """:func:`fingerprints` of devices that other runs use too. Once one of them has said what it is, nobody waits for
-    long for those whose turn is another run's: DeviceUnreachableError. ``report_wait``: as of :func:`turn_of_actor`,
-    with whole sentences."""
+    """:func:`fingerprints` of devices that other runs use too. Once one device has answered, the waits for devices that
+    are another run's turn end with DeviceUnreachableError. ``report_wait``: as for :func:`turn_of_actor`, but with
+    texts that name the device."""
     behind: dict[str, str] = {}
 
     async def in_turn(name: str, actor: Any) -> Fingerprint:

@@ -1,4 +1,4 @@
-"""The handles of the actors that a run's scheduler calls, by what the run's state names them."""
+"""The handles of the actors that a run's scheduler calls, by the names that the run's state uses for them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _V = TypeVar("_V")
 
 @dataclass
 class ActorHandles:
-    """A registry of handles. The driver has one, into which it enters each actor before it tells the scheduler of it;
-    the scheduler has a copy, which grows with the events that it is told: an event names actors by plain values."""
+    """A registry of handles. The driver has one. It enters each actor there before it tells the scheduler of the actor.
+    The scheduler has a copy. Events name actors by plain values, so each event that adds actors brings their handles
+    for the copy."""
 
     searchers: dict[str, SearcherClient] = field(default_factory=dict)
     """The searcher of each task, by the task's id."""
@@ -28,7 +29,7 @@ class ActorHandles:
     """Devices by id."""
 
     def of(self, event: Event) -> ActorHandles:
-        """The handles of the actors that an event names, and that the scheduler may not have."""
+        """Return the handles of the actors that an event names and that the scheduler may not have yet."""
         match event:
             case ClassAdded(_, tasks):
                 return ActorHandles(searchers=_part(self.searchers, [each.task.id for each in tasks]))

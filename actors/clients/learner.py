@@ -27,21 +27,21 @@ _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS, _WELL_SECS = 1.0, 60.0, 600.0
 
 
 class LearnerClient(RestartedClient):
-    """See :class:`actors.processes.learner.Learner`. ``window``: as of :class:`SearcherClient`."""
+    """See :class:`actors.processes.learner.Learner`. ``window``: as for :class:`SearcherClient`."""
 
     def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
         super().__init__(actor)
         self._window = window
         self.trained_unix_secs: float | None = None
-        """When a model was last trained, as :meth:`failures` heard of it. None before."""
+        """Time of the last training of a model, as :meth:`failures` last read it. None before the first training."""
 
     def start(self) -> None:
-        """Begin to follow the records and to train; not waited for."""
+        """Have the learner follow the records and train, without waiting for it."""
         self._actor.start.remote()
 
     async def failures(self) -> AsyncIterator[str]:
-        """Yield each failure of the learner. Its process is then ended, and another one begins anew with the records, a
-        little later each time."""
+        """Yield each failure of the learner. The process has then ended or is ended, and another one starts again from
+        the first record. After each failure in a row, the next look at the learner comes later."""
         clock = asyncio.get_running_loop().time
         pause_secs, last_at = 0.0, clock()
         while True:
@@ -64,14 +64,14 @@ class LearnerClient(RestartedClient):
             last_at = clock()
             yield detail
             await asyncio.sleep(pause_secs)
-            with contextlib.suppress(*LOST):  # that another process takes its place is no failure
+            with contextlib.suppress(*LOST):  # the start of another process is no failure
                 async for attempt in retrying(_START_SECS, waiting.clock_of(self._window)):
                     with attempt:
                         await ask(self._actor.failure.remote(0.0), waiting.BEAT_SECS, "a sign of life")
 
     async def stream(self) -> AsyncIterator[dict[str, bytes]]:
-        """New models as they are published: their bytes by the id of a task or the name of a device class. A learner
-        that does not answer is asked again, for as long as it takes."""
+        """Yield new models as they are published: their bytes, by the id of a task or the name of a device class. A
+        learner that does not answer is asked again, for as long as necessary."""
         versions: dict[str, int] = {}
         while True:
             async for attempt in retrying():
@@ -85,7 +85,7 @@ class LearnerClient(RestartedClient):
                 yield models
 
     async def _asked(self, reference: Any, what: str) -> Any:
-        """Ask for an answer that is due after ``_FOLLOW_SECS``, and counts as lost well after that."""
+        """Wait for an answer that is due after ``_FOLLOW_SECS``. It counts as lost ``_FOLLOW_SPARE_SECS`` later."""
         return await waiting.ask_by_clock(
             waiting.clock_of(self._window), reference, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, what
         )

@@ -27,31 +27,31 @@ from fleet_tune.base.records.stores.codec import readable_records
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.pages import unpack_pages
 
-# The recorder may take this long, and is told to be slow after a part of it.
+# Longest time for one call of the recorder, and the time after which people are told that it is slow.
 _STORE_SECS = 600.0
 _SLOW_SECS = 5.0
 _LOOK_SECS = 1.0
 _RETRY_RECORDER_SECS = 0.2
 _FOLLOW_SECS = 5.0
 GATHER_SECS = 0.25
-"""Who follows the recorder lets that much come before it asks again: each answer is a call, which takes both sides
-more time than a hundred records. The first record after a pause comes at once, and what a device measures in one batch
-takes longer than this: of few devices nothing comes later for it."""
+"""Pause of a follower of the recorder between two calls, in which records gather: a call costs both sides more time
+than a hundred records. The first record after a quiet time comes at once. A batch takes longer than this pause, so that
+it delays no record if there are few devices."""
 
 
 class RecorderClient(RestartedClient):
-    """See :class:`actors.processes.recorder.Recorder`. It is waited for as long as a disk may take that is busy with
-    other things, and as the process takes to start that takes the place of a lost one: every call may be made twice. A
-    run without it cannot go on.
+    """See :class:`actors.processes.recorder.Recorder`. A call waits as long as a busy disk may take, and until another
+    process has replaced a lost one. Then the call is repeated, so that every call may be made twice. A run cannot go on
+    without the recorder.
 
-    Every call may raise :class:`fleet_tune.base.errors.RecorderLostError` in place of what calls usually do.
+    Every call may raise :class:`fleet_tune.base.errors.RecorderLostError` instead of the usual errors of calls.
     """
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
         await self._asked(lambda: self._actor.put_tasks.remote(tasks), "store the tasks")
 
     async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
-        """Make records durable; their sequence numbers. Raises StaleLeaseError."""
+        """Make records durable, and return their sequence numbers. Raises StaleLeaseError."""
         seqs: list[int] = await self._asked(lambda: self._actor.append.remote(records, epoch), "store records")
         return seqs
 
@@ -67,7 +67,7 @@ class RecorderClient(RestartedClient):
         return unit_secs, shown_speed
 
     async def shown_speeds(self) -> dict[str, float]:
-        """The speed at which people see the seconds of each class, where it is known."""
+        """Return, for each class, the speed at which its seconds are shown to people, if it is known."""
         speeds: dict[str, float] = await self._asked(
             lambda: self._actor.shown_speeds.remote(), "read the speeds of devices"
         )
@@ -79,7 +79,7 @@ class RecorderClient(RestartedClient):
         self.fetched(lambda actor: actor.calls_timed.remote(device_class, timed), "note what calls take")
 
     async def timed_calls(self) -> dict[str, CallSecs]:
-        """Return the extra time of a call on each class, where it is known."""
+        """Return the extra time of a call on each class, if it is known."""
         calls: dict[str, CallSecs] = await self._asked(
             lambda: self._actor.timed_calls.remote(), "read what calls take on devices"
         )
@@ -93,7 +93,7 @@ class RecorderClient(RestartedClient):
         return refused
 
     async def device_states(self) -> dict[str, DeviceState]:
-        """The last state of every device that the store knows."""
+        """Return the last state of every device that the store knows."""
         states: dict[str, DeviceState] = await self._asked(
             lambda: self._actor.device_states.remote(), "read the states of devices"
         )
@@ -104,8 +104,9 @@ class RecorderClient(RestartedClient):
         await self._asked(lambda: self._actor.end_leases.remote(device_ids, run_id), "end the leases of devices")
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[Record]:
-        """Committed records with ``seq > cursor``, without their traces if these are not asked for; waits up to
-        ``wait_secs`` for the first, then gives none. What cannot be decoded is left out, as the store does."""
+        """Return committed records with ``seq > cursor``, with their traces only if ``traces`` is true. Wait up to
+        ``wait_secs`` for the first record, then return none. Records that cannot be decoded are left out, as in the
+        store."""
         while True:
             pages: list[bytes] = await self._asked(
                 functools.partial(self._actor.follow.remote, cursor, wait_secs, traces), "follow the records"
@@ -117,8 +118,9 @@ class RecorderClient(RestartedClient):
             cursor = bodies[-1][0]
 
     async def stream(self, cursor: int = 0) -> AsyncIterator[list[Record]]:
-        """Committed records as they come, in groups; an empty group once all that there were are read, and whenever
-        none has come for a while. A recorder that does not answer is asked again, for as long as it takes."""
+        """Yield committed records as they come, in groups. An empty group comes once all existing records are read, and
+        whenever no record has come for a while. A recorder that does not answer is asked again, for as long as
+        necessary."""
         wait_secs = 0.0
         while True:
             async for attempt in retrying():
@@ -137,9 +139,10 @@ class RecorderClient(RestartedClient):
         return seq
 
     async def troubles(self) -> AsyncIterator[tuple[str, bool]]:
-        """Yield the trouble of the recorder, in words, each time that it is slow, and when it no longer is: then True.
+        """Yield a line and False each time that the recorder becomes slow, and a line and True when it is no longer
+        slow.
 
-        Raises RecorderLostError where it is gone for good, or has not answered for ``_STORE_SECS``."""
+        Raises RecorderLostError if it is gone for good, or has not answered for ``_STORE_SECS``."""
         clock = asyncio.get_running_loop().time
         answered_at, slow_secs = clock(), 0.0
         while True:
@@ -162,11 +165,12 @@ class RecorderClient(RestartedClient):
                 slow_secs = storing_secs
 
     async def close(self) -> None:
-        """Close the store; what was acknowledged is durable already."""
+        """Close the store. Acknowledged records are already durable."""
         await ask(self._actor.close.remote(), 1.0, "close the record store")
 
     async def _asked(self, call: Callable[[], Any], what: str) -> Any:
-        """The answer to ``call``, which is made again when another process has taken the place of a lost one."""
+        """Return the answer to ``call``. The call is repeated when the recorder's process was lost and another one
+        replaces it."""
         deadline = time.monotonic() + _STORE_SECS
         while True:
             with _recorder_answers(deadline):
@@ -174,7 +178,7 @@ class RecorderClient(RestartedClient):
             await asyncio.sleep(_RETRY_RECORDER_SECS)
 
     def fetched(self, call: Callable[[Any], Any], what: str) -> Any:
-        """The answer to ``call`` of the actor, for whoever has no event loop; see :meth:`_asked`."""
+        """Return the answer to ``call`` of the actor, for callers without an event loop; see :meth:`_asked`."""
         deadline = time.monotonic() + _STORE_SECS
         while True:
             with _recorder_answers(deadline):
@@ -183,8 +187,8 @@ class RecorderClient(RestartedClient):
 
 
 class StoreWriter:
-    """The store of a run that goes on, for threads that write more into it than records: the methods are those of
-    :class:`fleet_tune.base.records.stores.store.RecordStore`, and raise what calls of the recorder do."""
+    """The store of a run under way, for threads that write more than records into it. The methods are those of
+    :class:`fleet_tune.base.records.stores.store.RecordStore`, and raise the errors of calls of the recorder."""
 
     def __init__(self, recorder: RecorderClient) -> None:
         self._recorder = recorder
@@ -207,8 +211,8 @@ class StoreWriter:
 
 @contextlib.contextmanager
 def _recorder_answers(deadline: float) -> Iterator[None]:
-    """Lets one loss pass, after which the call is made again, until the deadline. Raises RecorderLostError for those
-    that another try does not mend."""
+    """Suppress the loss of the recorder's process, so that the caller repeats the call. Raise RecorderLostError if the
+    deadline is near, or if another try would not help."""
     try:
         yield
     except (ActorDeadError, ActorTimeoutError) as error:

@@ -17,8 +17,8 @@ _PROGRESS_SECS = 10.0
 
 
 class SchedulerClient(ActorClient):
-    """See :class:`actors.scheduling.scheduler.Scheduler`. ``handles``: of the run; an event that names an actor takes
-    its handle along."""
+    """See :class:`actors.scheduling.scheduler.Scheduler`. ``handles``: the registry of the run. An event that names an
+    actor is sent with the actor's handle."""
 
     def __init__(self, actor: Any, handles: ActorHandles) -> None:
         super().__init__(actor)
@@ -40,12 +40,12 @@ class SchedulerClient(ActorClient):
         return progress
 
     async def run(self) -> None:
-        """Tune. There is no deadline: the run's limits end it, and :class:`policies.runs.events.StopRequested`."""
+        """Tune. There is no deadline: the run's limits or :class:`policies.runs.events.StopRequested` end it."""
         await ask(self._actor.run.remote(), None, "the scheduler")
 
     def end(self) -> None:
         """End its process for good."""
         import ray
 
-        with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
+        with contextlib.suppress(Exception):  # the process may have ended meanwhile
             ray.kill(self._actor, no_restart=True)

@@ -20,12 +20,12 @@ _T = TypeVar("_T")
 _START_SECS = 120.0
 _READ_SECS = 3600.0
 _MISSED_BEATS = 4
-"""In a row, and it counts as hanging: searchers share their host with builders and devices."""
+"""Missed heartbeats in a row after which a searcher counts as hanging. It shares its host with builders and devices."""
 
 
 class SearcherClient(RestartedClient):
-    """See :class:`actors.processes.searcher.Searcher`. ``window``: in which it stands still, None where none is of its
-    host; such seconds are none of its silence."""
+    """See :class:`actors.processes.searcher.Searcher`. ``window``: the quiet window that stops the searcher, None if
+    its host has none. Seconds in which it is stopped do not count as silence."""
 
     def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
         super().__init__(actor)
@@ -33,12 +33,12 @@ class SearcherClient(RestartedClient):
         self._is_lost = False
 
     async def start(self) -> None:
-        """Until it has read the records of earlier runs, which takes minutes for millions of them."""
+        """Wait until the searcher has read the records of earlier runs, which takes minutes for millions of records."""
         await self._is_there()
         await self._while_alive(ask(self._actor.start.remote(), _READ_SECS, "read the records of earlier runs"))
 
     async def propose(self, task_id: str, count: int, last_proposal: int) -> Proposed:
-        """Return up to ``count`` new candidates of a task. After a loss it waits for the process that takes over.
+        """Return up to ``count`` new candidates of a task. After a loss, wait first for the process that takes over.
 
         ``last_proposal``: number of the task's last proposal that was received.
         """

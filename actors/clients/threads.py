@@ -1,4 +1,4 @@
-"""Blocking work in a thread beside an event loop, which need not be waited for."""
+"""Blocking work in a thread beside an event loop, which need not wait for the thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Waits for actors that end before their deadline where the actor does not answer heartbeats. The wait stands still
-while a quiet window stops the actor."""
+"""Waits for answers of actors. A wait ends before its deadline if the actor does not answer heartbeats. Time in which a
+quiet window stops the actor does not count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from actors.heartbeat import Heartbeat
 from devices.host.quiet_windows.quiet_window import QuietWindow
 
 BEAT_SECS = 15.0
-"""Time for the heartbeat of a thread that has nothing else to do, on a machine that may be busy."""
+"""Longest wait for the heartbeat of a thread that has nothing else to do, on a machine that may be busy."""
 _BEAT_EVERY_SECS = 2.0
 _LOOK_AGAIN_SECS = 0.1
 _T = TypeVar("_T")
@@ -52,12 +52,12 @@ async def while_alive(
     Args:
         working: the call that is waited for.
         beat: requests a heartbeat; raises ActorTimeoutError without an answer.
-        most: missed heartbeats in a row after which the actor hangs.
+        most: missed heartbeats in a row after which the actor counts as hanging.
         who: name of the actor for people.
         clock: counts the silence; it may stand still at times.
-        report_wait: is called with what the actor waits for itself, and with an empty text once that is over.
+        report_wait: is called with what the actor itself waits for, and with an empty text once that wait is over.
 
-    Raises what the call raises, and ActorTimeoutError where the actor hangs.
+    Raises what the call raises, and ActorTimeoutError if the actor hangs.
     """
     work = asyncio.ensure_future(working)
     missed, heard_at = 0, clock()
@@ -79,7 +79,7 @@ async def while_alive(
                 if missed >= most and silent_secs >= most * BEAT_SECS and not work.done():
                     raise ActorTimeoutError(f"{who} gives no sign of life") from None
             except ActorLostError:
-                continue  # the work fails with it
+                continue  # the call itself fails then
     finally:
         work.cancel()
         if told:

@@ -31,15 +31,16 @@ from policies.runs.cluster.placement import ClusterNode
 
 _REACH_SECS = 10.0
 _LEAVE_SECS = 5.0
-_RAY = "r"  # as short as run_folder's: sockets lie below
+_RAY = "r"  # short, as in run_folder: paths of sockets contain it
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 _ENVIRONMENT = {
-    # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host. All processes
-    # of the cluster inherit it from here, because one once had not taken it from the configuration below.
+    # Ray gives its workers a niceness of 15, so that kernels would be timed behind everything else on the host. All
+    # processes of the cluster inherit this setting from the environment: one process once did not take it from the
+    # configuration below.
     "RAY_worker_niceness": "0",
 }
 _SYSTEM_CONFIG = {
-    # What Ray counts of every call and every handler is for a dashboard, which is not there.
+    # Ray counts every call and every handler for a dashboard, which does not run here.
     "task_events_report_interval_ms": 0,
     "event_stats": False,
     "enable_metrics_collection": False,
@@ -53,13 +54,13 @@ class Cluster:
     node_id: str
     """Id of the driver's node, which has the output folder."""
     folder: Path
-    """Folder of this run on that node; it is removed with the connection."""
+    """Folder of this run on that node; it is removed when the connection ends."""
     address: str
     processes: Mapping[str, psutil.Process] = field(default_factory=dict)
-    """Ray's own processes by name: all of an embedded cluster; of another one the raylet of this node, if this process
-    sees it."""
+    """Ray's own processes by name: all of an embedded cluster; of another cluster the raylet of this node, if this
+    process can see it."""
     is_embedded: bool = False
-    """True where the cluster ends with this process."""
+    """True if the cluster ends with this process."""
     is_lost: bool = False
     """True once the cluster cannot be used any more."""
 
@@ -89,10 +90,10 @@ class Cluster:
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Cluster]:
-    """Connect to the cluster at ``address``, or start an embedded one where it is None; disconnect at the end.
+    """Connect to the cluster at ``address``, or start an embedded one if it is None; disconnect at the end.
 
-    Raises :class:`ClusterError` where the cluster cannot be reached. A signal that asks the process to end ends a
-    start, with :class:`StartInterruptedError` after its handler.
+    Raises :class:`ClusterError` if the cluster cannot be reached. A signal that asks the process to end interrupts the
+    start: its handler runs, then :class:`StartInterruptedError` is raised.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
@@ -108,7 +109,8 @@ def connected(address: str | None) -> Iterator[Cluster]:
         given = ray.is_initialized()
         made: list[Cluster] = []
         if not given:
-            # Ray makes its own folder accessible to all users: it gets one that other users cannot reach.
+            # Ray makes its own folder accessible to all users, so it gets one inside a folder that other users cannot
+            # enter.
             with signals_wait():
                 _connect(address, folder / _RAY)
             stack.callback(lambda: _leave() if any(each.is_lost for each in made) else _disconnect())
@@ -121,7 +123,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def lost_means_resume() -> Iterator[None]:
-    """Raise ClusterError where a process of the session is lost while it starts: the run can be resumed."""
+    """Raise ClusterError if a process of the session is lost while it starts: the run can be resumed."""
     try:
         yield
     except LOST as error:
@@ -161,7 +163,7 @@ def _connect(address: str | None, folder: Path) -> None:
         codes = {name: server.poll() for name, server in start.servers.items()}
         start.end_servers()
         for name, code in codes.items():
-            if code is not None:  # Ray itself waits for it, and says that it took too long
+            if code is not None:  # Ray itself waits for the server, and reports that it took too long
                 raise ClusterError(
                     f"cannot start an embedded Ray cluster: its {name} has ended: {describe_exit(code)}",
                     "check free memory (dmesg) and space in /tmp, and run the same command again",
@@ -179,8 +181,8 @@ def _connect(address: str | None, folder: Path) -> None:
 
 
 def _leave() -> None:
-    """Disconnect from a lost cluster without waiting for it: a process of it may stand still, and Ray waits for that
-    process for ever. A command ends then; in other processes Ray waits again when they end."""
+    """Disconnect from a lost cluster without waiting for it: one of its processes may stand still, and Ray waits for
+    that process for ever. A command ends then. In other processes Ray waits again when they end."""
     leaving = threading.Thread(target=_disconnect, daemon=True, name="disconnect")
     leaving.start()
     leaving.join(_LEAVE_SECS)
@@ -189,15 +191,15 @@ def _leave() -> None:
 def _disconnect() -> None:
     import ray
 
-    # A handle that is collected while Ray's worker ends would end the process: a thread that an interrupted start has
-    # left may run the garbage collector at that moment.
+    # Garbage collection of an actor's handle while Ray's worker ends would end the process. A thread that an
+    # interrupted start has left may run the garbage collector at that moment.
     gc.collect()
     with garbage_collection_paused():
         ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
-    """Raise OSError where no Ray listens at the address. Ray itself would try for a minute."""
+    """Raise OSError if no Ray server listens at the address. Ray itself would try for a minute."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()):
         return
@@ -209,7 +211,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _settings_in(connection: socket.socket, timeout_secs: float) -> bool:
-    """Return true if the server begins with the settings of HTTP/2, as Ray's services do."""
+    """Return true if the server's first frame is one of HTTP/2 settings, as Ray's services send it."""
     deadline = time.monotonic() + timeout_secs
     head = b""
     try:
@@ -219,6 +221,6 @@ def _settings_in(connection: socket.socket, timeout_secs: float) -> bool:
             if not chunk:
                 return False
             head += chunk
-    except OSError:  # silent, or it hung up
+    except OSError:  # the server is silent, or hung up
         return False
     return are_settings(head)

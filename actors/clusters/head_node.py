@@ -18,7 +18,8 @@ _CALL_SECS = 600.0
 
 
 class HeadNodeActor:
-    """The actor. It makes the object at the first call, so that an error of making it is the answer of that call."""
+    """The actor. It makes the object at the first call, so that an error of making it becomes the answer to that
+    call."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         without_torch()
@@ -40,7 +41,7 @@ def on_head_node(address: str, make: Callable[[], Any]) -> Iterator[Callable[[st
     """Make an object on the head node of the cluster at ``address``, until the block is left. Yields a function that
     calls a method of the object by its name.
 
-    Raises :class:`ClusterError` where the cluster cannot be reached, or the actor is lost; the object's own errors.
+    Raises :class:`ClusterError` if the cluster cannot be reached or the actor is lost, and the object's own errors.
     """
     import ray
 

@@ -17,8 +17,8 @@ from policies.runs.cluster.placement import HOST_RESOURCE, ClusterNode
 
 
 def nodes_of_cluster(head: str) -> tuple[ClusterNode, ...]:
-    """The nodes that Ray lists. ``head``: id of this process' node; only CPUs that this process may use are counted
-    there. Raises ClusterError where the cluster does not answer."""
+    """The nodes that Ray lists. ``head``: id of this process' node; on that node, only CPUs that this process may use
+    are counted. Raises ClusterError if the cluster does not answer."""
     import ray
     from ray._private.state import available_resources_per_node
 
@@ -71,7 +71,7 @@ class Windows:
     """Folder of the window of the driver's host."""
 
     def here(self, title: str = "") -> QuietWindow:
-        """The window of the host of this process' actor. ``title``: what the actor is for others that wait for it.
+        """The window of the host of this process' actor. ``title``: names the actor to processes that wait for it.
         Raises WindowFolderError."""
         import ray
 

@@ -1,5 +1,5 @@
 """The watch over Ray's own processes: without them no actor is started, ended or found, and Ray itself takes a minute
-to notice."""
+to notice their loss."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 
 _LOOK_SECS = 0.5
 _CONNECT_SECS = 3.0
-# A server that restarts refuses connections for a moment, and a busy one does not answer for some. Ray's own processes
-# end when they have not heard of the server for a minute.
+# A server that restarts refuses connections for a moment, and a busy one does not answer for a while. Ray's own
+# processes end when they have not heard from the server for a minute.
 _REFUSALS = 6
 _SILENCES = 12
-# Looks at a stopped process; the short halt of a debugger passes.
+# Looks in a row that find a process stopped. A short halt by a debugger does no harm.
 _STOPS = 20
 _OF_RAY = ("gcs_server", "raylet")
 
@@ -37,13 +37,13 @@ def started_here() -> dict[str, psutil.Process]:
     """Ray's own processes that this process has started, by name: all of them, or none."""
     children: dict[str, psutil.Process] = {}
     for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # one that ended meanwhile, and was nothing of Ray's
+        with contextlib.suppress(psutil.NoSuchProcess):  # a child that ended meanwhile was not one of Ray's
             children[child.name()] = child
     return {name: children[name] for name in _OF_RAY} if children.keys() >= set(_OF_RAY) else {}
 
 
 def raylet_of(node_id: str) -> dict[str, psutil.Process]:
-    """The raylet of this machine's node, by name, which another process has started; empty where this process does not
+    """Return the raylet of this machine's node by name, if another process has started it; empty if this process cannot
     see it."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -56,8 +56,8 @@ async def until_lost(processes: Mapping[str, psutil.Process], address: str = "")
     """Wait until the cluster cannot be used any more, and return the reason.
 
     Args:
-        processes: Ray's own, all of which are needed.
-        address: address of the cluster's server, where that is not one of the processes.
+        processes: Ray's own processes. All of them are needed.
+        address: address of the cluster's server, if the server is not one of ``processes``.
     """
     stops: Counter[str] = Counter()
     refusals = silences = 0
@@ -81,8 +81,8 @@ async def until_lost(processes: Mapping[str, psutil.Process], address: str = "")
 
 
 def end_all(processes: Iterable[psutil.Process]) -> None:
-    """End these processes and their children, parents first. The children of the actors among them end with the actors,
-    and clean up."""
+    """End these processes and their children, parents first. Some children are actors: the actors' own child processes
+    notice that, clean up and end."""
     family: list[psutil.Process] = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -93,7 +93,7 @@ def end_all(processes: Iterable[psutil.Process]) -> None:
 
 
 def _status(process: psutil.Process) -> str | None:
-    """The status of a process in psutil's words; None for one that has ended."""
+    """Return the status of a process in psutil's words; None if the process has ended."""
     try:
         status = str(process.status()) if process.is_running() else None
     except psutil.NoSuchProcess:
@@ -102,14 +102,14 @@ def _status(process: psutil.Process) -> str | None:
 
 
 async def _asked(address: str) -> _Server:
-    """Ask the server. A stopped one accepts connections and does not answer."""
+    """Return the state of the server. A stopped server accepts connections and does not answer."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_CONNECT_SECS):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             try:
                 if os.environ.get("RAY_USE_TLS", "0") != "0":
-                    return _Server.ANSWERS  # it would wait for a handshake
+                    return _Server.ANSWERS  # the server would wait for a TLS handshake
                 writer.write(GREETING)
                 return _Server.ANSWERS if are_settings(await reader.readexactly(FRAME_HEAD_BYTES)) else _Server.SILENT
             finally:

@@ -1,1 +1,1 @@
-"""The actors that do the work of a run, each in a process of its own, and what they hold."""
+"""The actors that do the work of a run, each in its own process, and the objects that they own."""

@@ -11,7 +11,7 @@ from actors.processes.device_incumbents import DeviceIncumbents, KnownIncumbents
 from actors.processes.device_oracles import DeviceOracles
 from actors.processes.device_probe import DeviceProbe
 from actors.processes.device_window import DeviceWindow
-from actors.processes.duels import duel
+from actors.processes.duels import STOPPED, duel
 from actors.processes.measured_artifacts import MeasuredArtifact, all_at_speed, at_speed, loss_of
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.base.domain import Measurement, Outcome, StopRule
@@ -19,7 +19,7 @@ from fleet_tune.base.errors import DeviceUnreachableError
 from policies.measuring.adaptive_stopping import confirmation, following
 from policies.measuring.speed import changed
 
-# Of measuring between two probes of a quiet window.
+# Time of measuring between two probes of a quiet window.
 _STRETCH_SECS = 0.5
 
 
@@ -37,7 +37,7 @@ class BatchMeasurement:
         """Measure one candidate; a device that does not answer is an outcome. Raises WindowLostError."""
         self.window.check()
         if self.oracles.is_unchecked(request.artifact.task_id):
-            request = dataclasses.replace(request, incumbent_secs=0.0)  # it is compared with nothing
+            request = dataclasses.replace(request, incumbent_secs=0.0)  # there are no outputs to compare with
         try:
             return self.connection.device.measure(request)
         except DeviceUnreachableError as error:
@@ -46,9 +46,10 @@ class BatchMeasurement:
     def steady_stretch(
         self, artifacts: Sequence[Artifact], rule: StopRule, before_secs: float
     ) -> tuple[list[MeasuredArtifact], float]:
-        """Return measurements of the first of ``artifacts``, at the speed that the device had meanwhile, and the probe
-        after them. ``before_secs``: the probe before them. Where the two differ, what is not settled by then is
-        measured once more; that counts, even where the speed changes again, which its error says."""
+        """Measure the first of ``artifacts`` for a stretch. Return the measurements, at the speed that the device had
+        meanwhile, and the seconds of the probe after them. ``before_secs``: seconds of the probe before them. If the
+        two probes differ, candidates that ran and are not verified are measured once more. The second measurement
+        counts even if the speed changes again; then its speed error is larger."""
         known = self.incumbents.known()
         first = self._stretch(artifacts, rule, before_secs, _STRETCH_SECS)
         after_secs = before_secs if loss_of(first) else self.probe.secs_or(before_secs)
@@ -67,19 +68,20 @@ class BatchMeasurement:
     def _stretch(
         self, artifacts: Sequence[Artifact], rule: StopRule, probe_secs: float, most_secs: float
     ) -> list[MeasuredArtifact]:
-        """Raw measurements, until the device is lost or they have taken ``most_secs``."""
+        """Return raw measurements of artifacts in order, until the device is lost or they have taken ``most_secs``."""
         measured: list[MeasuredArtifact] = []
         for artifact in artifacts:
             measurement = self._measure(artifact, rule, self.probe.speed.speed(probe_secs))
             measured.append((artifact, measurement))
             # A duel takes as long as a stretch.
-            most_secs -= measurement.measure_secs if measurement.comparison is None else _STRETCH_SECS
+            most_secs -= _STRETCH_SECS if measurement.stopped == STOPPED else measurement.measure_secs
             if most_secs <= 0 or measurement.outcome is Outcome.DEVICE_LOST:
                 break
         return measured
 
     def _measure(self, artifact: Artifact, rule: StopRule, speed: float) -> Measurement:
-        """``speed``: of the device by now; the incumbent would take so much less."""
+        """Measure one artifact. ``speed``: the present speed of the device, by which the incumbent's expected time is
+        divided."""
         task_id = artifact.task_id
         incumbent, limit_secs = self.incumbents.of(task_id), self.incumbents.limit_secs(task_id)
         incumbent_secs = incumbent.cost_secs / speed
@@ -94,7 +96,7 @@ class BatchMeasurement:
         if measured.verified and rival is not None and confirm is not None:
             result = duel(self.ask, rival, incumbent, artifact, following_rule, verified=True)
             if not (result.rival_failed and result.measured.outcome.blames_candidate):
-                # The search learns what an ordinary trial of the sketch takes: a duel's extra time is not part of it.
+                # The search learns how long an ordinary trial of the sketch takes, without a duel's extra time.
                 measured = dataclasses.replace(result.measured, measure_secs=measured.measure_secs)
             else:
                 measured = self.ask(MeasureRequest(artifact, incumbent_secs, confirm.rule, placed_anew=True))
@@ -104,11 +106,9 @@ class BatchMeasurement:
     def _settled(
         self, measured: Sequence[MeasuredArtifact], probes: tuple[float, float], known: KnownIncumbents
     ) -> list[MeasuredArtifact]:
-        """Return the measurements between two probes, in order, at the speed of that time; ``known``: the incumbents
-        before.
-
-        The incumbents that were found between the probes are set again, with their times at the speed that is known
-        now.
+        """Return the measurements between two probes, in order, at the speed of that time. ``known``: the incumbents
+        before the first probe. Incumbents that were found between the probes are set again, with their times at that
+        speed.
         """
         self.incumbents.go_back(known)
         settled = all_at_speed(measured, self.probe.speed.between(*probes))

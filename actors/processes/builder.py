@@ -1,5 +1,5 @@
-"""The builders of a machine: each compiles one candidate at a time in a warm worker process of its own; one actor has
-them all, takes requests and hands out answers, in groups."""
+"""The builders of a machine: each compiles one candidate at a time in its own warm worker process. One actor owns all
+of them. It takes requests and hands out answers in groups."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.base.errors import FleetTuneError
 
-# What is done within this time goes in one answer: a share of what a build takes, so that no builder waits for long,
-# and none where so few build that nothing else is done within it.
+# Builds that end within this time share an answer. It is a share of the mean time of a build, so that no builder waits
+# for long. There is no wait if so few builders work that no other build would end within it.
 _GATHER_SHARE = 0.05
 _MOST_GATHER_SECS = 0.05
-_MEMORY = 0.1  # of the mean of build times, for the last one
+_MEMORY = 0.1  # weight of the last build in the mean of build times
 
 
 class Worker(Protocol):
@@ -35,14 +35,14 @@ class Worker(Protocol):
 
 
 class ReplacedError(FleetTuneError):
-    """Somebody else has asked these builders since."""
+    """A later caller has taken over these builders."""
 
 
 class Builders:
     """Async actor: ``count`` builders, each with a worker that ``make_worker`` returns, in a thread of its own.
 
-    One caller (:class:`actors.clients.builder.BuilderMachineClient`) has its requests answered, the last one that began
-    to ask: requests of an earlier one are not begun any more, and nobody hears of them."""
+    Only the latest caller (a :class:`actors.clients.builder.BuilderMachineClient`) is served. Requests of an earlier
+    caller that have not begun are dropped, and its answers are discarded."""
 
     def __init__(self, make_worker: Callable[[], Worker], count: int) -> None:
         self._make_worker = make_worker
@@ -59,13 +59,13 @@ class Builders:
     async def exchange(
         self, caller: str, requests: Mapping[int, tuple[int, BuildRequest]], received: Sequence[int], wait_secs: float
     ) -> dict[int, BuildAnswer]:
-        """Begin ``requests``; return the answers by number, once there is one, at the latest after ``wait_secs``.
+        """Begin ``requests``. Return the answers by number once there is one, at the latest after ``wait_secs``.
 
-        A call that another one follows ends at once, and with nothing. Raises ReplacedError.
+        When the next call comes, this one ends at once and returns nothing. Raises ReplacedError.
 
         Args:
             caller: id of the caller.
-            requests: by number, each with the place of its builder, from 0 on.
+            requests: requests by number, each with the place of its builder, from 0 on.
             received: numbers of the answers that the caller has received.
             wait_secs: longest wait for an answer.
         """
@@ -92,15 +92,15 @@ class Builders:
         return dict(self._answers) if call == self._calls else {}
 
     async def host(self) -> HostVersions:
-        """The machine that this process runs on."""
+        """Return the machine that this process runs on, with its versions of TVM."""
         return this_host_versions()
 
     async def beat(self) -> Heartbeat:
-        """A sign of life, also while all of them build."""
+        """Return a sign of life, also while all builders build."""
         return heartbeat()
 
     async def warm_up(self, count: int) -> None:
-        """Start the worker processes of the first so many, so that no first build waits for one."""
+        """Start the worker processes of the first ``count`` builders, so that no first build waits for a process."""
         for place, thread in enumerate(self._threads[:count]):
             thread.submit(self._start, place)
 
@@ -110,7 +110,7 @@ class Builders:
 
     def _forget(self) -> None:
         for building in self._building.values():
-            building.cancel()  # what a worker has begun it ends
+            building.cancel()  # a worker finishes a build that it has begun
         self._building.clear()
         self._answers.clear()
 
@@ -122,7 +122,7 @@ class Builders:
             result = await self._build(place, request)
         except FleetTuneError as error:
             answer = error
-        except Exception as error:  # its class may be known to nobody else
+        except Exception as error:  # other processes may not know its class
             answer = RuntimeError(f"{type(error).__name__}: {error}")
         else:
             self._mean_secs += _MEMORY * (loop.time() - began - self._mean_secs)
@@ -140,12 +140,12 @@ class Builders:
         )
 
     def _start(self, place: int) -> None:
-        with contextlib.suppress(Exception):  # the first build tells of it
+        with contextlib.suppress(Exception):  # the first build reports the error
             self._worker(place).start()
 
     def _worker(self, place: int) -> Worker:
-        """Made when first asked for, so that what is wrong with it is an answer, not a dead actor; in the
-        thread of its place alone."""
+        """Return the worker of a place. It is made at its first use, so that an error of making it is an answer and
+        does not end the actor. To be called only in the thread of that place."""
         if place not in self._made:
             self._made[place] = self._make_worker()
         return self._made[place]

@@ -12,10 +12,10 @@ _PAUSE = 8
 class CallRounds:
     """Rounds of the incumbents of a device: when they are due, and the extra time of a call that they show.
 
-    A round is due every few batches, and each time that there are twice as many incumbents. The least extra time counts
-    of those rounds that had at least half as many kernels as the last one. On a virtual machine it comes and goes, for
-    some seconds or minutes: the host moves the processors to cores with separate caches, or other guests use the
-    caches.
+    A round is due every few batches, and each time that the number of incumbents has doubled. The result is the least
+    extra time of the rounds that had at least half as many kernels as the last one. It is the least because on a
+    virtual machine extra time comes and goes for some seconds or minutes: the host moves the processors to cores with
+    separate caches, or other guests use the caches.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,8 @@ class CallRounds:
         self._told: CallSecs | None = None
 
     def is_due(self, kernels: int) -> bool:
-        """Return true if so many incumbents are to run in a round with this batch; to be asked once for a batch."""
+        """Return true if ``kernels`` incumbents are to run in a round with this batch. To be called once for each
+        batch."""
         self._pause -= 1
         if not kernels or (self._pause > 0 and kernels < 2 * self._most):
             return False
@@ -33,7 +34,8 @@ class CallRounds:
         return True
 
     def timed(self, secs: float, kernels: int) -> CallSecs | None:
-        """Take in the seconds of a call from a round of ``kernels``. Return what is new."""
+        """Take in the extra seconds of a call from a round of ``kernels``. Return the result if it has changed,
+        otherwise None."""
         # An older round of fewer kernels and more seconds never counts again.
         self._rounds = [each for each in self._rounds if each.secs < secs or each.kernels > kernels]
         self._rounds.append(CallSecs(secs, kernels))

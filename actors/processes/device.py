@@ -55,9 +55,9 @@ def _in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate
 class DeviceActor:
     """One device, which ``open_device`` connects to (see :func:`devices.device_factory.open_device`).
 
-    A device that shares its host with builders (``shares_host``) is measured in quiet windows (``windows``), a batch in
-    each. One that other runs use too (``requester``) is used in turns; ``leaves``: nobody else can connect to it while
-    this process is connected.
+    A device that shares its host with builders (``shares_host``) measures in quiet windows (``windows``), one batch in
+    each. A device that other runs use too (``requester``) is used in turns. ``leaves``: disconnect at the end of a
+    turn, since no other process can connect to the device while this process is connected.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class DeviceActor:
         self._batch = BatchMeasurement(self._connection, self._window, self._probe, self._incumbents, self._oracles)
         self._call_rounds = CallRounds()
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
-        self._target: str | None = None  # canonical text, once the device was asked
+        self._target: str | None = None  # canonical text; None until the device has answered
 
     def host(self) -> HostVersions:
-        """The machine that this process runs on."""
+        """Return the machine that this process runs on, with its versions of TVM."""
         return this_host_versions()
 
     @_in_turn
@@ -97,19 +97,19 @@ class DeviceActor:
 
     @_in_turn
     def ping(self) -> None:
-        """Ask whether the device answers, which disturbs nobody. Raises DeviceUnreachableError."""
+        """Check that the device answers. This disturbs no measurement. Raises DeviceUnreachableError."""
         self._connection.device.ping()
 
     def wait_for_turn(self, most_secs: float) -> str:
-        """Wait until this run may use the device, for so long at most; the title of the run that has it by then,
-        empty where it may."""
+        """Wait until this run may use the device, for ``most_secs`` at most. Return the title of the run that has the
+        device then, or an empty text if this run may use it."""
         return "" if self._turn is None else self._turn.wait(most_secs)
 
     @_in_turn
     def probe(self, target: str, power: str = "") -> float:
-        """Seconds of one run of the probe. ``target``: that of the device's class, which a device that joins late must
-        have. ``power``: the power mode in which the run measures it, empty where that is not known; this process may be
-        younger than the run.
+        """Return the seconds of one run of the probe. ``target``: the target of the device's class, which a device that
+        joins late must have. ``power``: the power mode in which the run measures the device, empty if it is not known.
+        The caller gives both, since this process may be younger than the run.
 
         Raises :class:`DeviceUnreachableError`, :class:`ProbeError`.
         """
@@ -132,25 +132,25 @@ class DeviceActor:
     ) -> BatchMeasured:
         """Measure a batch in one quiet window.
 
-        A candidate that would be the new incumbent meets the incumbent in a duel, as far as its artifact is at hand. A
-        lost device ends the batch. The outcomes DEVICE_LOST, of the candidate that it was running, and KILLED have no
-        record: the run's state decides whether the candidate is tried again.
+        A candidate that would be the new incumbent meets the incumbent in a duel if the incumbent's artifact is
+        available. A lost device ends the batch. Candidates with the outcome KILLED or DEVICE_LOST (the candidate that
+        the device was running) get no record: the run's state decides whether they are tried again.
 
-        The probe runs at both ends of the window and between stretches of measurements; where the speed changed during
-        a stretch, its candidates are measured once more.
+        The probe runs at both ends of the window and between stretches of measurements; if the speed changed during a
+        stretch, candidates of it are measured once more.
 
         Args:
             artifacts: as :class:`actors.clients.artifacts.Artifacts` hands them out.
-            tasks: those of the batch by id; a restarted actor lacks all of them.
+            tasks: the tasks of the batch by id. All are given, since a restarted actor has none of them.
             rule: when a measurement ends.
-            recorder: has the unit of the device's speed.
-            epoch: of the lease.
-            power: as of :meth:`probe`.
+            recorder: keeps the unit of the device's speed.
+            epoch: epoch of the lease.
+            power: as for :meth:`probe`.
         """
         self._prepare(tasks)
         fetched = [unpacked(one) for one in artifacts]
         measured: list[MeasuredArtifact] = []
-        # Before the window: who builds need not stand still for seconds.
+        # Before the window, so that builders need not stand still for seconds.
         try:
             checked_again = self._oracles.run(tasks)
         except DeviceUnreachableError as error:
@@ -171,7 +171,7 @@ class DeviceActor:
             vitals = {} if lost else {**self._connection.device.vitals(), **self._probe.speeds(before_secs)}
             calls = None if lost else self._time_calls(before_secs)
         if calls is not None:
-            with contextlib.suppress(RecorderLostError):  # the records tell of it
+            with contextlib.suppress(RecorderLostError):  # storing the records reports it
                 self._recorder(recorder).calls_timed_and_wait(split_task_id(next(iter(tasks)))[1], calls)
         outcomes: dict[str, Outcome] = {}
         records: list[bytes] = []
@@ -193,11 +193,11 @@ class DeviceActor:
         epoch: int,
         power: str = "",
     ) -> ShootOutMeasured | BatchPostponed:
-        """Let the finalists of one task meet in one quiet window, and store what was found. It is postponed while the
-        oracle of the task runs on the host.
+        """Let the finalists of one task meet in one quiet window, and store their records. The shoot-out is postponed
+        while the oracle of the task runs on the host.
 
-        ``finalists``: each one's artifact, in a list, and the number of the revision that its record will
-        be. ``power``: as of :meth:`probe`. Raises StaleLeaseError.
+        ``finalists``: the artifact of each finalist, in a list, and the revision number of its record. ``power``: as
+        for :meth:`probe`. Raises StaleLeaseError.
         """
         artifacts = [unpacked(one) for [one], _ in finalists]
         task_id = artifacts[0].task_id
@@ -217,8 +217,8 @@ class DeviceActor:
             except (DeviceUnreachableError, ProbeError) as error:
                 unchecked = self._oracles.unchecked([task_id], checked_again)
                 return ShootOutMeasured(self._device_id, epoch, error.detail, unchecked=unchecked)
-            # A pair's ratio needs no speed. A finalist without an opponent has the speed of before until the tournament
-            # is over.
+            # A pair's ratio needs no speed. A finalist without an opponent is counted at the speed before the
+            # tournament until the tournament is over.
             speed = self._probe.speed.between(before_secs, before_secs)
             found = tournament(lambda asked: at_speed(self._batch.ask(asked), speed), artifacts, task.incumbent, rule)
             if isinstance(found, Measurement):
@@ -233,7 +233,7 @@ class DeviceActor:
         return ShootOutMeasured(self._device_id, epoch, unchecked=self._oracles.unchecked([task_id], checked_again))
 
     def beat(self) -> Heartbeat:
-        """A sign of life; called beside the others, in a thread of its own."""
+        """Return a sign of life. Runs beside the other calls, in its own thread."""
         return heartbeat()
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class DeviceActor:
         self._window.close()
 
     def _prepare(self, tasks: Mapping[str, TaskArtifacts]) -> None:
-        """Fetch what is lacking of these tasks, and take what is told of their incumbents."""
+        """Fetch the missing artifacts of these tasks, and take in their incumbents."""
         for task_id, of_task in tasks.items():
             if not self._incumbents.knows(task_id):
                 self._oracles.add(of_task)
@@ -255,14 +255,15 @@ class DeviceActor:
         return make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._device_id, revision)
 
     def _recorder(self, shared: ByValue[RecorderClient]) -> RecorderClient:
-        """It is the same all the time, and to make a handle of an actor takes longer than to use it."""
+        """Return the recorder's client. It is kept, since it stays the same, and unpickling an actor's handle takes
+        longer than using it."""
         if self._recorded_by is None or shared != self._recorded_by[0]:
             self._recorded_by = shared, shared.get()
         return self._recorded_by[1]
 
     def _time_calls(self, probe_secs: float) -> CallSecs | None:
-        """Run the incumbents in a round, where that is due. Return what a call takes longer than a kernel alone; None
-        where that is not known anew."""
+        """Run the incumbents in a round, if one is due. Return the extra time of a call over the kernel alone; None if
+        there is no new result."""
         incumbents = self._incumbents.rivals()
         count = len(incumbents)
         if not self._call_rounds.is_due(count):
@@ -275,7 +276,8 @@ class DeviceActor:
         return self._call_rounds.timed(max(0.0, secs * speed) / count, count)
 
     def _leave(self) -> None:
-        """Another run takes its turn on the device: nothing is there any more when it is this run's again."""
+        """Disconnect, since another run takes its turn on the device. Forget what the device held: it is gone at the
+        next turn of this run."""
         self._connection.close()
         self._call_rounds = CallRounds()
         self._incumbents.clear()

@@ -13,8 +13,8 @@ OpenDevice = Callable[[], contextlib.AbstractContextManager[Device]]
 
 
 class DeviceConnection:
-    """Connects when the device is first asked for, so that what is wrong with it is the answer of a call, not a dead
-    actor; after :meth:`close` it connects anew."""
+    """Connects at the first use of the device, so that an error of connecting is the answer to a call and does not end
+    the actor. After :meth:`close` it connects again."""
 
     def __init__(self, open_device: OpenDevice) -> None:
         self._open_device = open_device
@@ -25,7 +25,7 @@ class DeviceConnection:
     def device(self) -> Device:
         """The device. Raises :class:`DeviceUnreachableError`."""
         if self._device is None:
-            without_torch()  # this process needs TVM alone, which otherwise loads torch too
+            without_torch()  # this process needs only TVM, which otherwise loads torch too
             self._device = self._opened.enter_context(self._open_device())
         return self._device
 

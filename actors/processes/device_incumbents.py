@@ -12,7 +12,7 @@ KnownIncumbents = tuple[dict[str, Incumbent], dict[str, Artifact]]
 
 
 class DeviceIncumbents:
-    """The best candidate of each task, with its artifact, which candidates meet in duels, as far as it is at hand."""
+    """The best candidate of each task, with its artifact if that is available. Other candidates meet it in duels."""
 
     def __init__(self) -> None:
         self._incumbents: dict[str, Incumbent] = {}
@@ -20,12 +20,12 @@ class DeviceIncumbents:
         self._limits: dict[str, float | None] = {}
 
     def knows(self, task_id: str) -> bool:
-        """Return true if the incumbent of a task was told, since :meth:`clear`."""
+        """Return true if :meth:`take` was called for a task since :meth:`clear`."""
         return task_id in self._incumbents
 
     def take(self, task_id: str, of_task: TaskArtifacts) -> None:
-        """Take what is told of a task, whose incumbent may be another one than the last of this device; fetch the
-        incumbent's artifact where it is lacking."""
+        """Take in the incumbent and the limit of a task. The incumbent may differ from the last one of this device:
+        then its artifact is fetched, if it is built."""
         self._incumbents[task_id] = of_task.incumbent
         self._limits[task_id] = of_task.limit_secs
         rival = self._rivals.get(task_id)
@@ -38,11 +38,11 @@ class DeviceIncumbents:
         return self._incumbents[task_id]
 
     def rival(self, task_id: str) -> Artifact | None:
-        """Return the artifact of a task's incumbent; None where it is not at hand."""
+        """Return the artifact of a task's incumbent; None if it is not available."""
         return self._rivals.get(task_id)
 
     def rivals(self) -> list[Artifact]:
-        """Return the artifacts that are at hand."""
+        """Return the artifacts of all incumbents that are available."""
         return list(self._rivals.values())
 
     def limit_secs(self, task_id: str) -> float | None:
@@ -50,18 +50,18 @@ class DeviceIncumbents:
         return self._limits.get(task_id)
 
     def consider(self, artifact: Artifact, measured: Measurement) -> None:
-        """Make this candidate the incumbent of its task, if it ranks before it."""
+        """Make this candidate the incumbent of its task if it is verified and ranks before the present incumbent."""
         assert artifact.candidate is not None
         if measured.verified and measured.rank_secs < self._incumbents[artifact.task_id].rank_secs:
             incumbent = Incumbent(artifact.candidate.id, measured.cost_secs, measured.rank_secs)
             self._incumbents[artifact.task_id], self._rivals[artifact.task_id] = incumbent, artifact
 
     def known(self) -> KnownIncumbents:
-        """Return what is known now, for :meth:`go_back`."""
+        """Return the present incumbents, for :meth:`go_back`."""
         return dict(self._incumbents), dict(self._rivals)
 
     def go_back(self, known: KnownIncumbents) -> None:
-        """Know again what was known then."""
+        """Restore the incumbents that :meth:`known` has returned."""
         incumbents, rivals = known
         self._incumbents, self._rivals = dict(incumbents), dict(rivals)
 

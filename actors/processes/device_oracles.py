@@ -1,4 +1,5 @@
-"""The oracles of the tasks that a device measures: which have run, and whose candidates cannot be checked meanwhile."""
+"""The oracles of the tasks that a device measures: which of them have run, and which tasks have candidates that cannot
+be checked yet."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from actors.processes.device_window import DeviceWindow
 from devices.client.host_oracle import HostOracles
 
 _RUNS_HERE = "this machine runs its unscheduled program now"
-# A shoot-out waits so long for an oracle that runs on the host; then others have their turn.
+# Longest wait of a shoot-out for an oracle that runs on the host. Then other work has its turn.
 _WAIT_SECS = 5.0
 
 
 class DeviceOracles:
-    """Runs the oracle of each task once. One that is slow or fails on the device runs on its host, in the background;
-    until then the candidates of its task are measured, and not verified."""
+    """Runs the oracle of each task once. An oracle that is slow or fails on the device runs on the device's host, in
+    the background. Until it has run there, candidates of its task are measured but not verified."""
 
     def __init__(self, connection: DeviceConnection, window: DeviceWindow) -> None:
         self._connection = connection
@@ -37,9 +38,10 @@ class DeviceOracles:
         return task_id in self._unchecked
 
     def run(self, tasks: Mapping[str, TaskArtifacts]) -> list[str]:
-        """Run the oracles of these tasks that have not run. One that takes too long or fails on the device runs on the
-        host, in the background; where it cannot, it is tried again with the next batch, a few times. Return the tasks
-        that are checked from now on and were not before. Raises DeviceUnreachableError."""
+        """Run the oracles of these tasks that have not run. An oracle that takes too long or fails on the device runs
+        on the host, in the background. If the host cannot run it, the device tries again with the next batch, a few
+        times. Return the tasks whose candidates could not be checked before and can be checked from now on. Raises
+        DeviceUnreachableError."""
         checked_again = []
         for task_id, of_task in tasks.items():
             with self._window.working():
@@ -56,7 +58,7 @@ class DeviceOracles:
         return reasons | dict.fromkeys(checked_again, "")
 
     def wait(self, task_id: str) -> None:
-        """Wait for the oracle of a task that runs on the host, but not for long."""
+        """Wait for the oracle of a task that runs on the host, for ``_WAIT_SECS`` at most."""
         self._on_host.wait(task_id, _WAIT_SECS)
 
     def runs_on_host(self, task_id: str) -> bool:
@@ -70,8 +72,8 @@ class DeviceOracles:
         self._on_host.close()
 
     def _problem(self, task_id: str, of_task: TaskArtifacts) -> str:
-        """Return why candidates of a task cannot be checked now, in one line; empty where they can."""
-        # In this order: it may end in between.
+        """Return the reason, in one line, why candidates of a task cannot be checked now; empty if they can."""
+        # In this order, since the oracle may end between the two calls.
         is_computing, outputs = self._on_host.is_computing(task_id), self._on_host.outputs(task_id)
         if outputs is not None:
             self._connection.device.use_oracle_outputs(task_id, outputs)

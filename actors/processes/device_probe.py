@@ -11,25 +11,25 @@ from fleet_tune.base.power_text import mode_of
 from fleet_tune.base.records.stores.reader import split_task_id
 from policies.measuring.speed import Speedometer
 
-# Probes in a row in the first quiet window of a run, within so many seconds: their median is what is usual. The first
-# one after others have worked on the host may take half as long again.
+# Number of probes in a row in the first quiet window of a run, and the limit of their time. Their median is the usual
+# time. The first probe after other work on the host may take half as long again.
 _FIRST_PROBES = 15
 _FIRST_SECS = 2.0
 
 
 class DeviceProbe:
-    """Runs the probe of one device, and keeps what it tells of its speed."""
+    """Runs the probe of one device, and keeps the speed that it shows."""
 
     def __init__(self, device_id: str, connection: DeviceConnection) -> None:
         self._device_id = device_id
         self._connection = connection
         self.speed = Speedometer()
         self._shown_speed: float | None = None
-        """Of its class, once the store has said it."""
+        """Speed at which people see the device's class; None until the store has told it."""
 
     def secs_in(self, power: str) -> float:
         """Return the seconds of one run of the probe. ``power``: the power mode in which the run measures the device,
-        empty where that is not known. Raises DeviceUnreachableError; ProbeError too where the device is in another
+        empty if it is not known. Raises DeviceUnreachableError, and ProbeError also if the device is in another
         mode."""
         now = self._connection.device.power() if power else ""
         if now and mode_of(now) != mode_of(power):
@@ -38,17 +38,17 @@ class DeviceProbe:
         return self._secs()
 
     def secs_or(self, before_secs: float) -> float:
-        """Return the seconds of one run of the probe, those of the one before where it does not run: what was measured
-        is there, and the next batch finds out."""
+        """Return the seconds of one run of the probe, or ``before_secs`` if the probe fails: the measurements are
+        already there, and the next batch finds out about the failure."""
         try:
             return self._secs()
         except (DeviceUnreachableError, ProbeError):
             return before_secs
 
     def first_secs(self, recorder: RecorderClient, task_id: str, power: str) -> float:
-        """Return the seconds of the probe at the beginning of a quiet window. In the first window it runs several
-        times: what is usual is told to the store, which says what its seconds are counted at, and at which speed people
-        see them. Raises as :meth:`secs_in`."""
+        """Return the seconds of the probe at the beginning of a quiet window. In the first window the probe runs
+        several times. The store is told the usual seconds. It returns the unit of the device's speed, and the speed at
+        which people see the device's class. Raises the errors of :meth:`secs_in`."""
         secs = self.secs_in(power)
         if self._shown_speed is None:
             deadline = time.monotonic() + _FIRST_SECS
@@ -61,8 +61,8 @@ class DeviceProbe:
         return secs
 
     def speeds(self, probe_secs: float) -> dict[str, float]:
-        """Return the speed of the device by a probe, and that at which people see its class, for its vitals; after
-        :meth:`first_secs`."""
+        """Return, for the vitals, the speed of the device by a probe, relative to the speed at which people see its
+        class, and that speed. To be called after :meth:`first_secs`."""
         assert self._shown_speed is not None
         return {"speed": self.speed.speed(probe_secs) / self._shown_speed, "shown_speed": self._shown_speed}
 

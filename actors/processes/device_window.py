@@ -10,16 +10,16 @@ from actors.clusters.nodes import Windows
 from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
 
 _LOOK_SECS = 1.0
-"""Interval of the looks for windows that nobody closes."""
+"""Interval between checks for windows that nobody closes."""
 
 
 class DeviceWindow:
-    """The windows that a device measures in.
+    """The quiet windows in which a device measures.
 
     Args:
-        windows: of the hosts; None where nothing that is measured on them is disturbed.
+        windows: the quiet windows of the hosts; None if nothing disturbs measurements on them.
         shares_host: true for a device that shares the cores of its host; the others measure at any time.
-        title: what the process that owns the device is for others that wait for it.
+        title: names the process that owns the device to processes that wait for it.
     """
 
     def __init__(self, windows: Windows | None, shares_host: bool, title: str) -> None:
@@ -32,8 +32,8 @@ class DeviceWindow:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Have the host for the block. Raises WindowLostError at the end where others took the window meanwhile: then
-        nothing that was measured counts."""
+        """Keep the host quiet during the block. Raises WindowLostError at the end if another process took the window
+        meanwhile: then no measurement in it counts."""
         window = self.of_host() if self._shares_host else None
         if window is None:
             yield
@@ -44,13 +44,13 @@ class DeviceWindow:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Use the device without a window of its own, and let the measurements of others on its host wait meanwhile."""
+        """Use the device without a quiet window. Measurements of other processes on its host wait meanwhile."""
         window = self.of_host() if self._shares_host else None
         with contextlib.nullcontext() if window is None else window.working():
             yield
 
     def of_host(self) -> QuietWindow | None:
-        """Return the window of this host, in which what runs beside the device stands still; None where the host has
+        """Return the window of this host, which stops the processes that run beside the device; None if the host has
         none."""
         if self._window is None and self._windows is not None:
             self._window = self._windows.here(self._title)
@@ -58,18 +58,18 @@ class DeviceWindow:
         return self._window
 
     def check(self) -> None:
-        """Raises WindowLostError where others have taken the window of this block."""
+        """Raise WindowLostError if another process has taken the window of this block."""
         if self._shares_host and self._window is not None:
             self._window.check()
 
     def close(self) -> None:
-        """End the guardian of the window, and the looks."""
+        """End the guardian of the window, and the checks for abandoned windows."""
         self._closed.set()
         if self._window is not None:
             self._window.close()
 
     def _continue_abandoned(self, window: QuietWindow) -> None:
-        """Continue the host's builders and searchers where a process that does not move has stopped them."""
+        """Continue the host's builders and searchers if the process that has stopped them stands still itself."""
         while not self._closed.wait(_LOOK_SECS):
             with contextlib.suppress(QuietTimeoutError, OSError):
                 window.continue_abandoned()

@@ -14,13 +14,13 @@ from policies.measuring.duel import challenger_first, judged, run_rule
 STOPPED = "duel"
 
 Ask = Callable[[MeasureRequest], Measurement]
-"""Measures one candidate; however that ends is a value."""
+"""Measures one candidate. Returns every outcome as a value, failures too."""
 
 
 @dataclass(frozen=True)
 class DuelResult:
-    """The measurement of the challenger in a duel; or, where ``rival_failed``, that of the incumbent, which failed in
-    it."""
+    """The measurement of the challenger in a duel. If ``rival_failed``, the measurement of the incumbent, which failed
+    in the duel."""
 
     measured: Measurement
     rival_failed: bool = False
@@ -30,8 +30,13 @@ def duel(
     ask: Ask, rival: Artifact, incumbent: Incumbent, challenger: Artifact, rule: StopRule, verified: bool = False
 ) -> DuelResult:
     """Run the challenger and the incumbent, whose artifact is ``rival``, in turn until it is clear which is faster, for
-    about ``rule.timeout_secs`` at most; the first failure ends it. ``verified``: the challenger's outputs are known to
-    be right; else they are checked in its first run."""
+    about ``rule.timeout_secs`` at most; the first failure ends it.
+
+    The time may be up before the duel is decided: runs may be that long, and so may laying out hundreds of megabytes of
+    weights. Then the challenger's measurement has no comparison, and its seconds decide.
+
+    ``verified``: the challenger's outputs are known to be right; otherwise they are checked in its first run.
+    """
     one_run = run_rule(rule)
     runs: list[Measurement] = []  # the challenger's
     ratios: list[float] = []
@@ -41,7 +46,7 @@ def duel(
         first = challenger_first(len(ratios))
         for is_challenger in (first, not first):
             unchecked = is_challenger and not verified and not runs
-            # Nothing to race against: a cost below infinity is checked, one above 0 is not.
+            # The run races against nothing: with infinity its outputs are checked, with 0 they are not.
             best_secs = math.inf if unchecked else 0.0
             artifact = challenger if is_challenger else rival
             measured = ask(MeasureRequest(artifact, best_secs, one_run, placed_anew=True))
@@ -55,9 +60,11 @@ def duel(
         verdict = judged(ratios, out_of_time=left_secs <= 0)
         if verdict is not None:
             break
-    comparison = Comparison(
-        incumbent.candidate_id, incumbent.rank_secs, verdict.ratio, verdict.error, 2 * verdict.pairs, verdict.faster
-    )
+    comparison = None
+    if verdict.is_decided:
+        comparison = Comparison(
+            incumbent.candidate_id, incumbent.rank_secs, verdict.ratio, verdict.error, 2 * verdict.pairs, verdict.faster
+        )
     joined = dataclasses.replace(
         runs[0],
         run_secs=tuple(each for run in runs for each in run.run_secs),
@@ -75,7 +82,7 @@ def tournament(
     """Let the finalists of a task meet: each meets the best of those before it. Return their measurements by number.
 
     ``artifacts``: the incumbent's is the first, if it takes part. It has a result only if it fails. A candidate whose
-    process was ended from outside has no result. If the device is lost, the result is the measurement that tells it.
+    process was ended from outside has no result. If the device is lost, return the measurement with that outcome.
     """
     found: dict[int, Measurement] = {}
     champion: int | None = None
@@ -96,7 +103,7 @@ def tournament(
         if measured.outcome is Outcome.KILLED:
             continue
         found[number] = measured
-        if measured.verified and (measured.comparison is None or measured.comparison.faster):
+        if measured.verified and (champion is None or measured.rank_secs < incumbent.rank_secs):
             champion = number
             incumbent = Incumbent(artifact.candidate.id, measured.cost_secs, measured.rank_secs)
     return found

@@ -1,10 +1,10 @@
 """The learner actor: trains the cost models in the background and publishes each version once.
 
-One learner serves all tasks and device classes. Where the method's model reads features that all tasks share, there is
-one model for each device class, trained on the records of all its tasks but those that start from a model of their own;
-else one for each task. Its data are the records, followed from the first one at every start; those of a task that is
-still being described are kept until it is. Searchers take new versions when they like; a slow or dead learner
-never stops them.
+One learner serves all tasks and device classes. If the method's model reads features that all tasks share, there is one
+model for each device class. It is trained on the records of all tasks of the class, except tasks that start from their
+own model. Otherwise there is one model for each task. At every start the learner follows the records from the first
+one. It keeps the records of a task that is still being described until the task is described. Searchers take new
+versions when they like; a slow or dead learner never stops them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
 
 _LOG = logging.getLogger(__name__)
-# A model is trained from this many records on, and again when its records have grown by this share: one that is
-# trained in hundredths of a second sooner and more often.
+# A model is first trained at this many records, and again when the number of its records has grown by this share. A
+# model that is trained in hundredths of a second is trained sooner and more often.
 _FIRST_TRAINING, _GROWTH = 16, 0.15
 _FIRST_QUICK_TRAINING, _QUICK_GROWTH = 8, 0.05
 MODEL_SUFFIX = ".model"
@@ -45,8 +45,8 @@ MODEL_SUFFIX = ".model"
 class Learner:
     """Async actor. ``follow`` waits for models newer than the caller's.
 
-    ``folder``: where the models of device classes are kept from run to run, None for nowhere. What a model that is
-    adapted on and on has become cannot be had from the records alone.
+    ``folder``: where the models are kept for later starts, None for nowhere. A model that is adapted again and again
+    cannot be made again from the records alone.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Learner:
             self._worker = asyncio.create_task(self._train_from_records())
 
     async def follow(self, versions: Mapping[str, int], wait_secs: float) -> dict[str, tuple[int, list[Any]]]:
-        """Models newer than ``versions``: (version, [object reference of the weights]) by the id of a task or the name
-        of a device class; waits up to ``wait_secs`` for the first. The reference stands in a list, so that Ray does not
-        fetch it on the way."""
+        """Return models newer than ``versions``: (version, [object reference of the weights]) by the id of a task or
+        the name of a device class. Wait up to ``wait_secs`` for the first. The reference is in a list, so that Ray does
+        not fetch the weights on the way."""
         await self.start()
 
         def newer() -> dict[str, tuple[int, list[Any]]]:
@@ -111,10 +111,10 @@ class Learner:
         return heartbeat()
 
     async def failure(self, wait_secs: float) -> str:
-        """Wait for the error that ends the training. Return it, or an empty text where none has within
-        ``wait_secs``."""
+        """Wait for the error that ends the training. Return it in one line, or an empty text if the training has not
+        failed within ``wait_secs``."""
         await self.start()
-        if self._worker is None:  # it does not train
+        if self._worker is None:  # this method does not train online
             await asyncio.sleep(wait_secs)
             return ""
         await asyncio.wait([self._worker], timeout=wait_secs)
@@ -133,7 +133,7 @@ class Learner:
             for task_id in self._early.task_ids:
                 if await asyncio.to_thread(self._add_task, task_id):
                     self._observe(self._early.take(task_id))
-            # While old records are still being read, training would be on a part of them.
+            # While old records are still being read, a training would use only a part of them.
             if len(records) < 256:
                 await self._train_due()
 
@@ -144,7 +144,7 @@ class Learner:
             self._records[task_id] += len(observations)
 
     def _add_task(self, task_id: str) -> bool:
-        """Know a task from now on, if it is described by now."""
+        """Add a task if it is described by now. Return true if it is."""
         entry = self._registry.find(task_id)
         if entry is None:
             return False
@@ -162,7 +162,8 @@ class Learner:
         return True
 
     async def _train_due(self) -> None:
-        """Train what has enough new records. Raises the first error at the end: what can be trained is."""
+        """Train each model that has enough new records. An error does not keep the others from being trained: the first
+        one is raised at the end."""
         errors: list[Exception] = []
         quick = self._method.training is not None and self._method.training.quick
         first, growth = (_FIRST_QUICK_TRAINING, _QUICK_GROWTH) if quick else (_FIRST_TRAINING, _GROWTH)
@@ -174,7 +175,7 @@ class Learner:
             try:
                 weights = await asyncio.to_thread(self._train, key)
             except Exception as error:
-                _LOG.exception("no new model of %s", key)  # the search has the last one, or its own calibration
+                _LOG.exception("no new model of %s", key)  # the search keeps the last one, or its calibration
                 errors.append(error)
                 continue
             if weights is None:
@@ -188,7 +189,8 @@ class Learner:
             raise errors[0]
 
     def _train(self, key: str) -> bytes | None:
-        """The saved model of ``key`` after all its records; None while none of them succeeded."""
+        """Train the model of ``key`` on all its records, and return it as saved bytes. None while there is nothing to
+        train on."""
         training_sets = {
             task_id: self._tables[task_id].training_set()
             for task_id in self._members[key]
@@ -205,7 +207,7 @@ class Learner:
         return weights
 
     def _resume(self, key: str) -> None:
-        """Go on from the model that an earlier process left."""
+        """Go on from the model file that an earlier process left, if there is one."""
         path = self._path(key)
         if path is None or not path.is_file():
             return

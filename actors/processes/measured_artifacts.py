@@ -12,21 +12,21 @@ MeasuredArtifact = tuple[Artifact, Measurement]
 
 
 def loss_of(measured: Sequence[MeasuredArtifact]) -> str:
-    """Return how the device was lost, which ends a batch; empty if it was not."""
+    """Return how the device was lost, which ends a batch; empty if it was not lost."""
     lost = (each for _, each in measured if each.outcome is Outcome.DEVICE_LOST)
     return next((each.detail or "lost" for each in lost), "")
 
 
 def at_speed(measurement: Measurement, speed: tuple[float, float]) -> Measurement:
-    """Return a measurement with the speed of the device at that time and its error."""
+    """Return a measurement with the speed of the device at that time and the error of that speed."""
     if measurement.outcome is not Outcome.OK:
         return measurement
     return dataclasses.replace(measurement, speed=speed[0], speed_error=speed[1])
 
 
 def all_at_speed(measured: Sequence[MeasuredArtifact], speed: tuple[float, float]) -> list[MeasuredArtifact]:
-    """Return :func:`at_speed` of each, in order. The duel of a candidate whose opponent is among these counts the
-    opponent at this speed too."""
+    """Return :func:`at_speed` of each, in order. If the opponent of a duel is among these, the duel counts the opponent
+    at this speed too."""
     ranks: dict[str, float] = {}
     settled: list[MeasuredArtifact] = []
     for artifact, raw in measured:
@@ -35,7 +35,7 @@ def all_at_speed(measured: Sequence[MeasuredArtifact], speed: tuple[float, float
         if each.comparison is not None and each.comparison.against in ranks:
             comparison = dataclasses.replace(each.comparison, against_rank_secs=ranks[each.comparison.against])
             each = dataclasses.replace(each, comparison=comparison)
-        if each.outcome is Outcome.OK:  # the duels of an opponent that failed later count it as it was
+        if each.outcome is Outcome.OK:  # if an opponent failed later, its duels keep its earlier time
             ranks[artifact.candidate.id] = each.rank_secs
         settled.append((artifact, each))
     return settled

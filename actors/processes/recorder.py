@@ -1,6 +1,6 @@
-"""The recorder: the one writer of the record store. Nobody learns of a measurement before it is durable.
+"""The recorder: the only writer of the record store. No measurement is published before it is durable.
 
-All that it knows is in the store: a process that takes the place of a lost one goes on where that was.
+All its state is in the store, so that a process that replaces a lost one goes on where that one stopped.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from fleet_tune.base.records.stores.pages import RecentPages, Row, pack_page
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 
-# From the beginning of one transaction (and so one fsync) to the next: what arrives meanwhile shares that.
+# Time from the beginning of one transaction to the next. Records that arrive meanwhile share a transaction, and so one
+# fsync.
 _GROUP_COMMIT_SECS = 0.02
 _READ_LIMIT = 2048
-# The process whose place this one takes may still be ending, and hold the store meanwhile: even a killed one ends only
-# when the disk that it waits for has answered. A start may take longer (actors.scheduling.heartbeats.START_SECS).
+# The process that this one replaces may still be ending, and hold the store meanwhile: even a killed process ends only
+# when the disk that it waits for has answered. A start may take longer than this
+# (actors.scheduling.heartbeats.START_SECS).
 _ENDING_SECS = 90.0
 _LOOK_SECS = 0.05
-# An upper bound of the leases of a device that may not be stored yet (actors.scheduling.record_batcher).
+# Upper bound of the number of leases of a device that may not be stored yet (actors.scheduling.record_batcher).
 _UNTOLD_LEASES = 1_000_000
-# Encoded records that are kept in memory for those who follow closely.
+# Number of encoded records that are kept in memory for followers that read the newest records.
 _RECENT = 16_384
 _T = TypeVar("_T")
 
@@ -61,7 +63,7 @@ class Recorder:
         self._thread = ThreadPoolExecutor(1)
         self._reading = ThreadPoolExecutor(1)
         self._waiting: list[_Waiting] = []
-        self._writing: dict[int, float] = {}  # what waits for the writing thread, by its number: since when
+        self._writing: dict[int, float] = {}  # when each write was handed to the writing thread, by its number
         self._writes = itertools.count()
         self._committing: asyncio.Task[None] | None = None
         self._commit_due_secs = 0.0
@@ -90,8 +92,8 @@ class Recorder:
     async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
         """Make ``records`` durable and return their sequence numbers; the same ``uid`` twice is stored once.
 
-        ``epoch``: of the lease under which one device measured them all; None for what no device measured. Raises
-        :class:`StaleLeaseError` where that lease has ended: the trials may be under way elsewhere.
+        ``epoch``: epoch of the lease under which one device measured all of them; None for records that no device
+        measured. Raises :class:`StaleLeaseError` if that lease has ended: the trials may be under way elsewhere.
         """
         self._check_lease(records, epoch)
         return await self._committed(records)
@@ -99,9 +101,9 @@ class Recorder:
     async def store(
         self, batches: Sequence[tuple[Sequence[bytes], int | None]], events: Sequence[DeviceEvent] = ()
     ) -> int:
-        """Make durable what devices have measured and what has changed of them, in one transaction. ``batches``: the
-        records of each as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them, and the epoch of their
-        lease as for :meth:`append`; they came before the ``events``. How many of the batches are not stored, since
+        """Make records of devices and changes of devices durable, in one transaction. ``batches``: the records of each
+        batch, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them, and the epoch of their lease as
+        for :meth:`append`; they came before the ``events``. Return the number of batches that are not stored because
         their lease has ended."""
         taken: list[Record] = []
         refused = 0
@@ -122,7 +124,7 @@ class Recorder:
             return
         for device_id in {record.device_id for record in records}:
             lease = self._device_states.get(device_id, DeviceState()).lease
-            # A result may overtake the event of its own lease, never that of the lease's end.
+            # A result may overtake the event that begins its lease, but never the event that ends it.
             if not (lease.accepts(epoch) or epoch > lease.epoch):
                 raise StaleLeaseError(device_id, epoch, lease.epoch)
 
@@ -132,12 +134,13 @@ class Recorder:
         await self._committed((), events)
 
     async def device_states(self) -> dict[str, DeviceState]:
-        """The last state of every device that this store knows, by device id."""
+        """Return the last state of every device that this store knows, by device id."""
         return dict(self._device_states)
 
     async def end_leases(self, device_ids: Iterable[str], run_id: str) -> dict[str, DeviceState]:
-        """Whoever leased these devices is gone: no result under a lease of theirs counts from now on, and what was
-        taken in before is durable. The last states, as of :meth:`device_states`."""
+        """End all leases of these devices, since the scheduler that leased them is gone. No result under such a lease
+        counts from now on, and results that were taken in before are durable. Return the last states as
+        :meth:`device_states` does."""
         ended = []
         for device_id in device_ids:
             state = self._device_states.get(device_id, DeviceState())
@@ -147,7 +150,7 @@ class Recorder:
         return await self.device_states()
 
     async def beat(self) -> Heartbeat:
-        """A sign of life, also while the disk is waited for."""
+        """Return a sign of life, also while a thread waits for the disk."""
         return heartbeat()
 
     async def probed(self, device_id: str, device_class: str, usual_secs: float) -> tuple[float, float]:
@@ -167,9 +170,10 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.speeds.timed_calls)
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[bytes]:
-        """Pages of committed records (:mod:`fleet_tune.base.records.stores.pages`): all with ``seq > cursor`` up to
-        some record, and perhaps a few before; waits up to ``wait_secs`` for the first, then returns none. Without their
-        ``traces``, which no search reads. Whoever asks unpacks and decodes them: this process has many to serve."""
+        """Return pages of committed records (:mod:`fleet_tune.base.records.stores.pages`): all records with ``seq >
+        cursor`` up to some record, and perhaps a few before them. Wait up to ``wait_secs`` for the first, then return
+        none. Records contain their traces only if ``traces`` is true, since no search reads them. The caller unpacks
+        and decodes the pages, since this process serves many callers."""
         if self._last_seq <= cursor and wait_secs > 0:
             async with self._changed:
                 with contextlib.suppress(TimeoutError):
@@ -188,7 +192,7 @@ class Recorder:
         return [(record.seq, encode_record(record)) for record in self._reader.since(cursor, _READ_LIMIT)]
 
     async def storing_secs(self) -> float:
-        """Seconds that the oldest write or read has waited for its thread; 0 for none."""
+        """Return the seconds since the oldest unfinished write was handed to its thread; 0 if there is none."""
         now = asyncio.get_running_loop().time()
         return now - min(self._writing.values(), default=now)
 
@@ -196,14 +200,14 @@ class Recorder:
         return self._last_seq
 
     async def close(self) -> None:
-        """Commit what waits and close the store."""
+        """Commit the records and events that wait, and close the store."""
         if self._committing is not None:
             await asyncio.wait([self._committing])
         await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.close)
         await self._in_thread(self._store.close)
 
     async def _committed(self, records: Sequence[Record], events: Sequence[DeviceEvent] = ()) -> list[int]:
-        """Waits for the next transaction, with these in it; the sequence numbers of the records."""
+        """Put these into the next transaction, wait for its commit, and return the sequence numbers of the records."""
         done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(records, events, done))
         if self._committing is None or self._committing.done():
@@ -261,8 +265,8 @@ def _opened(path: Path) -> RecordStore:
 def make_record(
     candidate: Candidate, trace: str, measurement: Measurement, run_id: str, device_id: str, revision: int = 0
 ) -> Record:
-    """The record of a trial that ended now, or of a revision (see :class:`fleet_tune.base.domain.Record`). The same one
-    stored twice (a retry after a lost answer) is one record."""
+    """Return the record of a trial that has just ended, or of a revision (see :class:`fleet_tune.base.domain.Record`).
+    If it is stored twice (a retry after a lost answer), it is still one record."""
     return Record(
         uid=f"{run_id}-{candidate.id}{f'-{revision}' if revision else ''}",
         run_id=run_id,

@@ -1,5 +1,5 @@
 """The searcher actor: drafts, verifies and selects the candidates of its tasks, in one process, with no call per
-candidate. Its state is what the records say; it follows them from the first one at every start."""
+candidate. Its state follows from the records, which it reads from the first one at every start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from policies.space.pools import Pool
 
 
 class Searcher:
-    """Async actor. ``propose`` returns new candidates of one task; records and model versions arrive by themselves."""
+    """Async actor. ``propose`` returns new candidates of one task; records and model versions arrive in the
+    background."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Searcher:
         quiet_window: str | None,
         others: frozenset[str] = frozenset(),
     ) -> None:
-        """``others``: ids of tasks of the run that other searchers will be asked for, and this one never."""
+        """``others``: ids of the run's tasks that other searchers search. This one is never asked for them."""
         enter_any_folder()  # cost models may load torch
         spare_scikit_learn()
         relax_garbage_collection()
@@ -53,7 +54,7 @@ class Searcher:
         self._registry = registry
         self._priors = Priors(self._method)
         self._early = BufferedRecords()
-        self._models: dict[str, CostModel] = {}  # the newest of each key of the learner's
+        self._models: dict[str, CostModel] = {}  # the newest model of each key
         # By task id, once a task is known: see _begin_search.
         self._tasks: dict[str, SearchTask] = {}
         self._searches: dict[str, TaskSearch] = {}
@@ -80,22 +81,23 @@ class Searcher:
                 follower.result()  # a search that no longer learns must not go on in silence
 
     async def propose(self, task_id: str, count: int, last_proposal: int) -> Proposed:
-        """Up to ``count`` candidates that are neither measured nor pending.
+        """Return up to ``count`` candidates that are neither measured nor pending.
 
-        They are planned a batch of the method at a time, as it was published, and handed out as they are asked for.
-        ``last_proposal``: number of the last proposal of this task that the caller received, 0 for none. A later one
-        was lost on its way (the caller gave up waiting), so that its candidates may be proposed again.
+        They are planned in batches of the method's published size, and handed out as they are requested.
+        ``last_proposal``: number of the last proposal of this task that the caller received, 0 for none. A later
+        proposal was lost on its way (the caller gave up waiting), so that its candidates are proposed again.
         """
         await self.start()
         async with self._lock:
             return await asyncio.to_thread(self._propose, task_id, count, last_proposal)
 
     async def beat(self) -> Heartbeat:
-        """A sign of life, also while candidates are planned."""
+        """Return a sign of life, also while candidates are planned."""
         return heartbeat()
 
     async def forget(self) -> None:
-        """Whoever asked before is gone: what was proposed and has no record may be proposed again."""
+        """Forget the proposals of an earlier scheduler, which is gone. Candidates without a record may be proposed
+        again."""
         async with self._lock:
             for task_id, search in self._searches.items():
                 search.release_all()
@@ -103,7 +105,7 @@ class Searcher:
             self._proposed.clear()
 
     def _begin_search(self, task_id: str) -> None:
-        """Begin the search of a task that is described by now, with what its records say already."""
+        """Begin the search of a task that is described by now, with the records that it has already."""
         entry = self._registry.find(task_id)
         if entry is None:
             raise ValueError(f"the task {task_id} is not described")
@@ -112,7 +114,7 @@ class Searcher:
             entry.task.workload.flop,
             entry.abstraction,
             self._method,
-            # One stream per task, whatever the order in which tasks are served.
+            # One random stream per task, independent of the order in which tasks are served.
             np.random.default_rng([self._seed, *task_id.encode()]),
             pools_of(entry),
             self._priors.loaded(entry.prior),
@@ -163,7 +165,7 @@ class Searcher:
                 for task_id, observations in group_observations(records, self._sketch_index).items():
                     self._searches[task_id].observe(observations)
                 for record in records:
-                    # Recorded, and nothing learnt of it: its device was lost.
+                    # Such a record says nothing about the candidate: its device was lost.
                     if record.task_id in self._searches and not record.measurement.outcome.blames_candidate:
                         self._release(record)
 
@@ -178,7 +180,7 @@ class Searcher:
             self._searches[record.task_id].release([lost])
 
     async def _follow_models(self) -> None:
-        """Take the learner's newest models; a slow or dead learner leaves the search with what it has."""
+        """Take the learner's newest models; with a slow or dead learner, the search keeps the models that it has."""
         if self._learner is None:
             await asyncio.Event().wait()  # there is nothing to follow
             return
@@ -200,22 +202,23 @@ def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
 
 
 def model_key(entry: SearchTask, method: Method) -> str:
-    """Return the key of the model that learns from a task's records: its device class where the tasks of that share a
-    model, else the task."""
+    """Return the key of the model that learns from a task's records: the name of its device class if the tasks of the
+    class share a model, otherwise the id of the task."""
     each = method.training is not None and method.training.of_each_task
     alone = each or not OF_A_TASK.isdisjoint(method.views) or entry.own_prior
     return entry.task.id if alone else entry.task.device_class.name
 
 
 class Priors:
-    """Reads the cost models of a method; the priors of tasks, by their bytes, once each."""
+    """Loads the cost models of a method, and the priors of tasks. Equal priors are loaded once."""
 
     def __init__(self, method: Method) -> None:
         self._own = () if method.training is None else (method.training.model,)
         self._loaded: dict[bytes, CostModel] = {}
 
     def read(self, model: bytes) -> CostModel:
-        """The model of saved bytes; ValueError for bytes that are neither the method's own model nor fleet-tune's."""
+        """Return the model of saved bytes. Raise ValueError for bytes that are neither the method's own model nor
+        fleet-tune's."""
         return load_model(model, *self._own)
 
     def loaded(self, prior: bytes) -> CostModel | None:
@@ -230,8 +233,8 @@ class Priors:
 def group_observations(
     records: Sequence[Record], sketch_index: Mapping[str, Mapping[str, int]]
 ) -> dict[str, list[Observation]]:
-    """Records as observations, by task. Left out: other tasks, sketches that no longer exist, and outcomes that say
-    nothing of the candidate."""
+    """Return records as observations, by task. Records of other tasks, of sketches that no longer exist, and with
+    outcomes that say nothing about the candidate are left out."""
     grouped: dict[str, list[Observation]] = {}
     for record in records:
         index = sketch_index.get(record.task_id, {}).get(record.candidate.sketch_id)

@@ -1,4 +1,4 @@
-"""The tasks of a run as they are described, for actors of this host that Ray may start again at any time."""
+"""The described tasks of a run, for actors of this host that Ray may restart at any time."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fleet_tune.base.search_task import SearchTask
 
 
 class TaskRegistry:
-    """A folder with a file for each task that is described, a pickle: this user alone may write there. It travels as a
+    """A folder with a pickle file for each described task. Only this user may write there. The registry is passed by
     value.
 
-    The session adds a task before it tells anybody of it. Who meets the id of a task that it does not know looks here,
-    and so does who was restarted.
+    The session adds a task before it tells any actor of the task. An actor that gets an unknown task id, or that was
+    restarted, reads the task from here.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
 
     def open(self) -> None:
-        """Begin without a task, whatever a run that was killed has left."""
+        """Make the folder without any task, even if a killed run has left tasks there."""
         self.close()
         self._folder.mkdir(parents=True)
 
     def add(self, entry: SearchTask) -> None:
-        """Write down a task, and its prior where no other task of the run has the same."""
+        """Write the file of a task, and the file of its prior if no other task of the run has the same prior."""
         prior = self._folder / _digest(entry.prior)
         if not prior.exists():
             write_atomically(prior, entry.prior, durable=False)
@@ -50,7 +50,7 @@ class TaskRegistry:
         return dataclasses.replace(entry, prior=(self._folder / prior).read_bytes())
 
     def close(self) -> None:
-        """Remove the folder: nobody starts from it any more."""
+        """Remove the folder: no actor reads it any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, task_id: str) -> Path:
@@ -58,18 +58,18 @@ class TaskRegistry:
 
 
 class BufferedRecords:
-    """Records of tasks that are still being described: those of earlier runs."""
+    """Records (from earlier runs) of tasks that are still being described."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[Record]] = {}
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        """The tasks of which there are some."""
+        """The ids of the tasks of these records."""
         return tuple(self._records)
 
     def keep(self, records: Iterable[Record]) -> None:
-        """Keep these, without the traces, which no search reads."""
+        """Keep these records without their traces, which no search reads."""
         for record in records:
             self._records.setdefault(record.task_id, []).append(dataclasses.replace(record, trace=""))
 

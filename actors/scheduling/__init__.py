@@ -1,2 +1,2 @@
-"""The scheduler of a run with the executors of devices and the builders, its supervisor, and the heartbeats of all
+"""The scheduler of a run, its device executors and builder pool, its supervisor, and the heartbeats of all
 processes."""

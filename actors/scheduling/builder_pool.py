@@ -17,12 +17,12 @@ from policies.runs.events import BuilderLossCause, BuilderLost, Built
 
 
 class BuilderPool:
-    """``builders``: by number; builders that join are added to it."""
+    """Carries out builds. ``builders``: builders by number; builders that join are added to this mapping."""
 
     def __init__(self, builders: Mapping[int, BuilderClient], artifacts: Artifacts) -> None:
         self._builders = builders
         self._artifacts = artifacts
-        self._lost: set[int] = set()  # whose process ended when it was last asked
+        self._lost: set[int] = set()  # builders whose process had ended at the last request
         self._has_built = False
 
     async def build(self, command: Build) -> Built | BuilderLost:
@@ -43,13 +43,14 @@ class BuilderPool:
         except UserError as error:
             if not self._has_built:
                 raise
-            # Of one machine: the others have what it lacks.
+            # The error concerns one machine: the others have what it lacks.
             return BuilderLost(command.builder, str(error), BuilderLossCause.NOT_BEGUN)
-        except ActorLostError as error:  # it compiles nothing itself: its child does
+        except ActorLostError as error:  # it compiles nothing itself: its child process does
             self._lost.add(command.builder)
             return BuilderLost(command.builder, first_line(error), BuilderLossCause.OUTSIDE)
         except Exception as error:
-            # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.
+            # With these errors the build has not begun. Any other error, also a late answer, may be the candidate's
+            # fault.
             not_begun = isinstance(error, BuilderStartError | QuietTimeoutError)
             return BuilderLost(
                 command.builder, error_line(error), BuilderLossCause.NOT_BEGUN if not_begun else BuilderLossCause.JOB

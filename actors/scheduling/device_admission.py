@@ -1,9 +1,9 @@
-"""The admission of devices to a run that goes on: devices that did not answer when it began, and devices that the fleet
-file names only since.
+"""The admission of devices to a run under way: devices that did not answer when it began, and devices that were added
+to the fleet file later.
 
-The driver waits for each of them beside the run. A device of a class for which the run tunes is used at once. The first
-device of another class makes the driver prepare the network for that class; :meth:`DeviceAdmission.admit_class` or
-:meth:`DeviceAdmission.refuse_class` then decides about all devices of the class.
+The driver waits for each of them in the background. A device of a class for which the run tunes is used at once. The
+first device of another class makes the driver prepare the network for that class; :meth:`DeviceAdmission.admit_class`
+or :meth:`DeviceAdmission.refuse_class` then decides about all devices of the class.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeviceAdmission:
-    """Admits devices to a run that goes on.
+    """Admits devices to a run under way.
 
     Args:
         supervisor: is told of each device and class that is admitted.
         targets: the target of each class for which the run tunes, by the class' name.
-        handles: the registry into which each device is entered that a scheduler uses.
+        handles: the registry of actors, which gets each device that a scheduler may use.
         classes: the class of each device of the run that has answered, by the device's name.
-        first_notices: the notices of the run's start; what they say is not said again.
+        first_notices: the notices of the run's start. A reason in them is not reported again.
         fingerprints: the fingerprint of each device of the run that has answered, by the device's name.
     """
 
@@ -84,18 +84,18 @@ class DeviceAdmission:
         self._handles.devices.pop(device_id, None)
 
     async def next_class(self) -> tuple[str, Fingerprint]:
-        """Wait for the next device of a class for which nothing is tuned; returns its id and its fingerprint."""
+        """Wait for the next device of a class for which nothing is tuned. Return its id and its fingerprint."""
         return await self._new_classes.get()
 
     async def admit_class(self, device_class: DeviceClass) -> None:
-        """Use the devices of a class that :meth:`next_class` has named: the run tunes for it now."""
+        """Use the devices of a class that :meth:`next_class` has returned: the run tunes for it now."""
         self._targets[device_class.name] = device_class.target
         for device_id, (device, target) in self._unprepared.pop(device_class.name, {}).items():
             with self._reporting(device_id):
                 await self._use(device_id, device_class.name, target, device)
 
     async def refuse_class(self, device_class: str, reason: str) -> None:
-        """Leave the devices of a class alone that :meth:`next_class` has named: the run does not tune for it."""
+        """Do not use the devices of a class that :meth:`next_class` has returned: the run does not tune for it."""
         self._refused[device_class] = reason
         for device_id in self._unprepared.pop(device_class, {}):
             self._leave_alone(device_id, device_class)
@@ -106,7 +106,7 @@ class DeviceAdmission:
             wait.cancel()
 
     def _prints_of(self, fingerprint: Fingerprint) -> list[Fingerprint]:
-        """Return the fingerprints of the devices of the same class until now."""
+        """Return the fingerprints of the devices of the same class so far."""
         return self._prints.setdefault(fingerprint.device_class.name, [])
 
     async def _admit(self, device_id: str, device: DeviceClient) -> None:
@@ -149,7 +149,7 @@ class DeviceAdmission:
             yield
         except UserError as error:
             self._supervisor.notice(f"device {device_id} cannot be used: {error}", False)
-        except Exception as error:  # a run that is over, or that a recorder ends, needs no more devices
+        except Exception as error:  # if the run is over or its recorder is lost, it needs no more devices
             if not isinstance(error, FleetTuneError):
                 _LOG.exception("device %s is not taken", device_id)
             self._supervisor.notice(f"device {device_id} is not taken: {error_line(error)}", False)

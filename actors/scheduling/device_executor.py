@@ -31,8 +31,9 @@ from policies.runs.events import (
 class DeviceExecutor:
     """Executes the commands for one device.
 
-    ``rule``: when a measurement ends. ``storing``: stores what the device measures. ``report_wait``: is told the
-    title of the run whose turn the device is, while this run waits for its own, and nothing once it has it."""
+    ``rule``: when a measurement ends. ``storing``: stores what the device measures. ``report_wait``: is called with the
+    title of the run whose turn it is, while this run waits for its own turn, and with an empty text once the wait is
+    over."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class DeviceExecutor:
         return DeviceProbed(self.device_id, secs)
 
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost | BatchPostponed]:
-        """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
+        """Measure a batch. The artifacts are looked up at once, before they can be dropped."""
         artifacts = [self._artifacts[each.id] for each in command.candidates]
         tasks = {
             each: self._task_artifacts(each, incumbent, command.limits.get(each))
@@ -108,8 +109,8 @@ class DeviceExecutor:
         return dataclasses.replace(measured, waits=waits, records=())
 
     async def _store(self, records: Sequence[bytes], epoch: int) -> dict[DeviceTime, float]:
-        """Hand in what the device measured. It goes on meanwhile, but is no more than a batch ahead of the store: what
-        it waited for that."""
+        """Hand in the records of a batch. The device goes on meanwhile, but at most one batch ahead of the store.
+        Return the time that it waited for the store."""
         waits: dict[DeviceTime, float] = {}
         if self._stored is not None and not self._stored.done():
             began = time.monotonic()

@@ -21,7 +21,7 @@ _POLL_SECS = 1.0
 
 
 class RecordFollower:
-    """Hands in the records as they become durable, first those of earlier runs.
+    """Hands in records as they become durable, beginning with the records of earlier runs.
 
     Args:
         recorder: has the records.
@@ -52,17 +52,17 @@ class RecordFollower:
                 wait_secs = _FOLLOW_SECS
 
     async def catch_up(self) -> None:
-        """Wait until all records have been handed in that are durable now."""
+        """Wait until all records that are durable now have been handed in."""
         seq = await self._recorder.last_seq()
         async with self._moved:
             await self._moved.wait_for(lambda: self._cursor >= seq)
 
 
 class OrderFollower:
-    """Hands in the state of the devices at the start, then what people want of them.
+    """Hands in the states of the devices at the start, then the orders of people for them.
 
     Args:
-        path: the file of the orders (:mod:`fleet_tune.base.records.orders`); None where the fleet has none.
+        path: the file of the orders (:mod:`fleet_tune.base.records.orders`); None if the fleet has none.
         recorder: has the stored states of the devices.
         hand_in: is called with each event.
     """
@@ -73,7 +73,8 @@ class OrderFollower:
         self._hand_in = hand_in
 
     async def run(self, now: Callable[[], float]) -> None:
-        """Hand in the states, then look for orders every second, for ever. ``now``: the second of the run."""
+        """Hand in the states, then look for orders every second, for ever. ``now``: returns the seconds since the run
+        began."""
         latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
         states = await self._recorder.device_states()
         speeds, calls = await self._recorder.shown_speeds(), await self._recorder.timed_calls()
@@ -95,7 +96,7 @@ class OrderFollower:
                 self._hand_in(ev.AdminRequested(order.device_id, order.admin, order.reason))
 
     async def with_state(self, event: ev.DeviceAdded) -> ev.DeviceAdded:
-        """The event with the last stored state of the device, and with what people want of it."""
+        """Return the event with the last stored state of the device, and with the last order of people for it."""
         states = await self._recorder.device_states()
         latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
         order = latest.get(event.device_id)

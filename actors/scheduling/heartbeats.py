@@ -1,11 +1,11 @@
 """Heartbeats: a process of a run that has ended or hangs is noticed within ten seconds, and one that hangs is ended.
 
-The driver asks every process of a run for a heartbeat every few seconds, many builders and devices one after the other
-(:mod:`policies.runs.cluster.heartbeat_schedule`). Ray, or :mod:`actors.scheduling.supervisor`, starts a process that
-has ended again, and the caller that waits for its answer learns of that by itself
+The driver asks every process of a run for a heartbeat every few seconds. Many builders and devices are asked one after
+the other (:mod:`policies.runs.cluster.heartbeat_schedule`). Ray, or :mod:`actors.scheduling.supervisor`, restarts a
+process that has ended, and the caller that waits for its answer learns of the loss by itself
 (:class:`actors.clients.calls.ActorLostError`). The heartbeats report it to people, and end a process that does not
-answer. Each answer says how often the process was started again, so that none is missed that is back between two
-heartbeats. The silence of a process that a quiet window stops is counted by that window's clock, which stops too.
+answer. Each answer gives the number of restarts of the process, so that a restart between two heartbeats is not missed.
+If a quiet window may stop a process, its silence is counted by the window's clock, which stops too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SILENT_SECS = 6.0
 PATIENCE_SECS = 15.0
 """Time without an answer after which a process is ended."""
 LONG_PATIENCE_SECS = 30.0
-"""The same for a process that computes in the thread that is to answer, beside builders and devices."""
+"""The same for a process that computes in the thread that answers heartbeats, on a host with builders and devices."""
 START_SECS = 120.0
 """Longest start of a process."""
 _LOOK_SECS = 0.5
@@ -46,11 +46,11 @@ class WatchedProcess:
     """Name for people."""
     role: ProcessRole
     beat: Callable[[], Awaitable[Heartbeat]]
-    """Returns when the process answers; raises ActorLostError where it has ended."""
+    """Returns when the process answers; raises ActorLostError if it has ended."""
     end: Callable[[], None]
-    """Ends the process, so that another one takes its place."""
+    """Ends the process, so that another one replaces it."""
     computes: bool = False
-    """True for a process that does long work in the thread that is to answer."""
+    """True for a process that does long work in the thread that answers heartbeats."""
     clock: Callable[[], float] = time.monotonic
     """Counts the seconds of its silence."""
     is_one_of_many: bool = False
@@ -62,9 +62,9 @@ class Heartbeats:
 
     Args:
         processes: the processes at the start.
-        notice: is called with a line for people, and true where it is good news.
-        restarted: is called when another process takes the place of one that has ended.
-        now: the second of the run.
+        notice: is called with a line for people, and true if it is good news.
+        restarted: is called when another process replaces one that has ended.
+        now: returns the seconds since the run began.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Heartbeats:
         self._now = now
         self._silent: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
-        """Restarts of each process that are reported."""
+        """Number of reported restarts of each process."""
         self._waits: dict[str, dict[str, ProcessWait]] = {}
-        """Waits of each process that are reported and go on, by what is waited for."""
+        """Reported waits of each process that still go on, by what the process waits for."""
         self._told_lines: dict[str, tuple[int, int]] = {}
-        """Number of the last line of each process that is reported, and the restarts of the process by then."""
+        """Number of the last reported line of each process, and the number of restarts of the process at that time."""
 
     @property
     def silent(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ class Heartbeats:
                 self._watched[process.name] = group.create_task(self._watch_on(process, first))
 
     async def look(self, within_secs: float) -> None:
-        """Ask every process once more: what was lost since the last heartbeat is reported too."""
+        """Ask every process once more, so that losses since the last heartbeat are reported too."""
 
         async def look_at(process: WatchedProcess) -> None:
             with contextlib.suppress(ActorLostError, TimeoutError):
@@ -175,7 +175,7 @@ class Heartbeats:
             await asyncio.sleep(self._every_secs(process))
 
     async def _watch_own_waits(self) -> None:
-        """Report what this process waits for, and what it has to say from now on."""
+        """Report the waits of this process, and its lines from now on."""
         before = max((line.number for line in heartbeat().lines), default=0)
         self._told_lines[_THIS_PROCESS] = heartbeat().restarts, before
         while True:
@@ -183,10 +183,10 @@ class Heartbeats:
             await asyncio.sleep(EVERY_SECS)
 
     def _hear(self, name: str, answer: Heartbeat) -> None:
-        """Report the waits that an answer tells of, and the end of those that it tells of no more, and its lines."""
+        """Report the new waits in an answer, the end of waits that are no longer in it, and its new lines."""
         restarts, last = self._told_lines.get(name, (answer.restarts, 0))
         for line in answer.lines:
-            if line.number > last or restarts != answer.restarts:  # another process counts anew
+            if line.number > last or restarts != answer.restarts:  # another process counts from 1
                 self._notice(line.text, False)
                 self._told_lines[name] = answer.restarts, line.number
         reported = self._waits.get(name, {})
@@ -200,7 +200,7 @@ class Heartbeats:
         self._waits[name] = current
 
     def _count(self, process: WatchedProcess, answer: Heartbeat) -> None:
-        """Report the restarts that an answer tells of, and that are not reported yet."""
+        """Report the restarts in an answer that are not reported yet."""
         unreported = answer.restarts - self._restarts.get(process.name, 0)
         if unreported > 0:
             self._report(process, unreported)
@@ -220,7 +220,7 @@ class Heartbeats:
                 done, _ = await asyncio.wait([beat], timeout=_LOOK_SECS)
                 if done:
                     return beat.result()
-                # Time in which this process itself stood still is not silence of another one.
+                # Time in which this process itself stood still does not count as silence of the other process.
                 now = process.clock()
                 silent_secs, looked = silent_secs + min(now - looked, 2 * _LOOK_SECS), now
                 if silent_secs >= SILENT_SECS and process.name not in self._silent and patience_secs < START_SECS:

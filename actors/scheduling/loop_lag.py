@@ -7,7 +7,7 @@ from collections import deque
 
 _EVERY_SECS = 0.5
 _KEPT = 60
-"""Number of delays that are kept: of the last half minute."""
+"""Number of delays that are kept: those of the last half minute."""
 
 
 class LoopLag:

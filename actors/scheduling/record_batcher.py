@@ -1,13 +1,14 @@
-"""The batches in which a run makes records of its devices, and changes of the devices, durable.
+"""Batches of records and of device changes, in which a run makes them durable.
 
-A call of the recorder takes both sides more processor time than a hundred records do. So there is one call at a time,
-and what comes meanwhile goes in the next: records of a single device at once, those of many devices together. Changes
-of devices are sent with them. A lease begins and ends with every batch, so a lease alone waits longer than other
-changes, and it is not stored if another change of its device follows.
+A call of the recorder costs both sides more processor time than a hundred records. So only one call runs at a time, and
+everything that comes meanwhile goes into the next call: records of a single device go at once, records of many devices
+go together. Changes of devices are sent with the records. A lease begins and ends with every batch, so a lease alone
+waits longer than other changes, and it is not stored if another change of its device follows.
 
-Records go before changes that came before them, never after changes that came later: the end of a lease never overtakes
-what was measured under it. The recorder needs no more: a result under a lease that it has not heard of is newer than
-all that it has, and the loss of a device, which ends a lease before its results have come, is stored at once.
+Records may be stored before changes that came earlier, but never after changes that came later: the end of a lease
+never overtakes results that were measured under it. The recorder needs no stricter order. A result under a lease that
+it does not know yet is newer than all leases that it knows, and the loss of a device, which ends a lease before its
+results have come, is stored at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 
 _LOG = logging.getLogger(__name__)
 GATHER_SECS = 0.05
-"""Interval of the calls, and the longest wait of a change that is no lease."""
+"""Shortest interval between calls, and the longest wait of a change that is no lease."""
 LEASES_SECS = 0.25
 """Longest wait of a lease."""
 
@@ -46,7 +47,8 @@ class RecordBatcher:
 
     Args:
         recorder: stores them.
-        on_stored: is called with the number of groups of changes, as they were handed in, that have become durable.
+        on_stored: is called with the number of groups of changes that have become durable. A group was handed in by one
+            call.
         stages: counts the records and their times.
     """
 
@@ -63,9 +65,9 @@ class RecordBatcher:
         self._sooner = asyncio.Event()
 
     def store(self, records: Sequence[bytes], epoch: int | None = None) -> asyncio.Future[None]:
-        """Store records, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them. Returns a future
-        that is set when they are durable. ``epoch``: of the lease under which they were measured; where it has ended,
-        they are not stored."""
+        """Store records, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them. Return a future that
+        is set when they are durable. ``epoch``: epoch of the lease under which they were measured. If that lease has
+        ended, they are not stored."""
         loop = asyncio.get_running_loop()
         self._last = loop.create_future()
         self._batches.append(_Batch(records, epoch, self._last, loop.time()))
@@ -83,7 +85,7 @@ class RecordBatcher:
             await asyncio.wait([self._last])
 
     async def run(self) -> None:
-        """Store for ever. Raises RecorderLostError, and what the recorder raises where it cannot store."""
+        """Store for ever. Raises RecorderLostError, and the recorder's error if it cannot store."""
         while True:
             await self._until_due()
             self._called_secs, self._due_secs = asyncio.get_running_loop().time(), math.inf
@@ -93,7 +95,7 @@ class RecordBatcher:
                 self._stages.begin_commit(len(batch.records), self._called_secs - batch.came_secs)
             sent = [(batch.records, batch.epoch) for batch in batches]
             refused = await self._recorder.store(sent, changes_to_store(groups))
-            if refused:  # also where all of it was stored, and the answer was lost
+            if refused:  # also if all of it was stored and only the answer was lost
                 _LOG.info("%d batches of leases that have ended: they are stored already, or never", refused)
             if batches:
                 self._stages.end_commit(sum(len(batch.records) for batch in batches), self._called_secs)
@@ -103,7 +105,7 @@ class RecordBatcher:
                 self._on_stored(len(groups))
 
     def _wake(self, within_secs: float) -> None:
-        """Call the recorder within so many seconds."""
+        """Have the recorder called within ``within_secs``, but not sooner than ``GATHER_SECS`` after the last call."""
         due_secs = max(asyncio.get_running_loop().time() + within_secs, self._called_secs + GATHER_SECS)
         if due_secs < self._due_secs:
             self._due_secs = due_secs
@@ -121,7 +123,7 @@ class RecordBatcher:
 
 
 def changes_to_store(groups: Sequence[Sequence[DeviceEvent]]) -> list[DeviceEvent]:
-    """The changes that are stored, in their order: a lease only where it is the last change of its device."""
+    """Return the changes to store, in order. A lease is stored only if it is the last change of its device."""
     events = [event for events in groups for event in events]
     last = {event.device_id: at for at, event in enumerate(events)}
     return [event for at, event in enumerate(events) if event.kind not in LEASE_KINDS or last[event.device_id] == at]

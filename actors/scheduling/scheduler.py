@@ -1,7 +1,7 @@
 """The scheduler: carries out the commands of the run's state (:mod:`policies.runs`), and hands in its events.
 
-It decides nothing. The state is rebuilt from the records alone: a resumed run and a scheduler that takes the place of a
-lost one start as every run does. Beside the records it holds only what is under way.
+It makes no decisions. The state is rebuilt from the records alone, so that a resumed run and a scheduler that replaces
+a lost one start like any run. Besides the records, the state holds only the work under way.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from policies.search.methods import Method
 
 _LOG = logging.getLogger(__name__)
 _LEAVE_SECS = 5.0
-"""Longest wait until the state has heard that a device leaves."""
+"""Longest wait until the state has handled the event that a device leaves."""
 _HANDLED_ALONE = (ev.DeviceAnswered, ev.DeviceLeft)
 _LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True)
 class SchedulerPlan:
-    """The start of a scheduler."""
+    """The plan with which a scheduler starts."""
 
     run: RunPlan
     method: Method
@@ -69,8 +69,8 @@ class Scheduler:
         handles: ActorHandles,
         learner: LearnerClient | None = None,
     ) -> None:
-        """``handles``: of the plan's tasks and builders, and of its devices whose class has tasks. ``learner``: None
-        where nothing is learnt."""
+        """``handles``: handles of the searchers of the plan's tasks, of its builders, and of its devices whose class
+        has tasks. ``learner``: None if nothing is learnt."""
         relax_garbage_collection()
         self._plan = plan
         self._recorder = recorder
@@ -89,7 +89,7 @@ class Scheduler:
             device_id: self._make_executor(device_id) for device_id in known if device_id in handles.devices
         }
         self._leaving: deque[asyncio.Event] = deque()
-        """Devices that leave, in their order; each is set when the state has heard of it."""
+        """One flag for each device that leaves, in order. It is set when the state has handled the device's event."""
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._next: ev.Event | None = None
         """An event that was taken out of the queue and is not handled yet."""
@@ -112,10 +112,11 @@ class Scheduler:
         )
 
     async def tell(self, event: ev.Event, handles: ActorHandles | None = None) -> bool:
-        """Hand in an event of the driver's, with the ``handles`` of actors that it names.
+        """Hand in an event of the driver, with the ``handles`` of the actors that it names.
 
-        Returns false for a class that is added when the tuning is over: then it is not part of the run. For a device
-        that leaves, returns only when the state has heard of it: its process may then be ended without blame.
+        Return false for a class that is added when the tuning is over: then it is not part of the run. For a device
+        that leaves, return only when the state has handled the event: then the device's process may be ended, and no
+        candidate is blamed.
         """
         if handles is not None:
             self._handles.add(handles)
@@ -128,7 +129,7 @@ class Scheduler:
                 heard = asyncio.Event()
                 self._leaving.append(heard)
                 self._hand_in(event)
-                with contextlib.suppress(TimeoutError):  # a run that is over hears no more
+                with contextlib.suppress(TimeoutError):  # a run that is over handles no more events
                     await asyncio.wait_for(heard.wait(), _LEAVE_SECS)
             case _:
                 self._hand_in(event)
@@ -139,7 +140,8 @@ class Scheduler:
         return heartbeat()
 
     async def run(self) -> None:
-        """Tune. Raises what ended it early: a recorder that is lost or cannot store, devices that are all lost."""
+        """Tune. Raise the error that ended the run early: the recorder is lost or cannot store, or all devices are
+        lost, for example."""
         self._began = asyncio.get_running_loop().time() - self._plan.run.before.secs
         if self._took_over:
             await self._take_over()
@@ -155,10 +157,10 @@ class Scheduler:
             raise error from None
 
     async def _take_over(self) -> None:
-        """End the proposals and leases of the scheduler before this one. Their results, unless they are durable by now,
-        do not count: they would come on top of what is granted anew."""
+        """End the proposals and leases of the scheduler that this one replaces. Results that are not durable by now do
+        not count, since this scheduler grants their trials again."""
         for searcher in {id(each): each for each in self._handles.searchers.values()}.values():
-            with contextlib.suppress(*LOST):  # the process that takes its place reads the records
+            with contextlib.suppress(*LOST):  # a process that replaces it reads the records
                 await searcher.forget()
         await self._recorder.end_leases(tuple(self._plan.run.devices), self._plan.run.run_id)
 
@@ -171,8 +173,8 @@ class Scheduler:
     # Commands --------------------------------------------------------------------------------------------------------
 
     async def _serve(self, group: asyncio.TaskGroup) -> None:
-        """Handle events and carry out commands until the run is finished. Raises the error with which its state aborts
-        it."""
+        """Handle events and carry out commands until the run is finished. Raise the error with which the state aborts
+        the run."""
         working: set[asyncio.Task[None]] = set()
         while True:
             events = await self._next_events()
@@ -181,7 +183,7 @@ class Scheduler:
             for command in self._state.handle_all(events, self._now()):
                 match command:
                     case to_do.Finish():
-                        # A probe may still be under way, which is not waited for.
+                        # A probe may still be under way. Nothing waits for it.
                         for task in working:
                             task.cancel()
                         return
@@ -208,8 +210,8 @@ class Scheduler:
                 self._leaving.popleft().set()
 
     async def _next_events(self) -> list[ev.Event]:
-        """Wait for an event, and take all that are there by then, in their order: the busier a run is, the more are
-        handled together. An event with which an executor comes or goes is handled alone."""
+        """Wait for an event, and return all events that have come by then, in order: the busier a run is, the more
+        events are handled together. An event that adds or removes an executor is returned alone."""
         if self._next is None:
             wake_secs = self._state.wake_secs
             try:
@@ -228,8 +230,8 @@ class Scheduler:
         return events
 
     def _begin(self, command: to_do.Command) -> Awaitable[ev.Event | None]:
-        """Begin a command that takes its time. The artifacts that it needs are taken now: a later command may drop
-        them."""
+        """Begin a command that takes time. The artifacts that it needs are looked up now, since a later command may
+        drop them."""
         match command:
             case to_do.Propose():
                 return self._propose(command)
@@ -269,7 +271,7 @@ class Scheduler:
             self._hand_in(event)
 
     async def _record(self, command: to_do.RecordFailure) -> None:
-        """Store a trial that no device measured; it comes back with the durable records."""
+        """Store the failure of a trial that no device measured. It comes back with the durable records."""
         record = make_record(command.candidate, "", command.measurement, self._plan.run.run_id, "")
         await asyncio.wait([self._batcher.store([encode_record(record)])])
 
@@ -290,12 +292,12 @@ class Scheduler:
     # In the background -----------------------------------------------------------------------------------------------
 
     async def _watch_recorder(self) -> None:
-        """Post a notice when the recorder is slow. Raises RecorderLostError where it is lost."""
+        """Post a notice when the recorder is slow. Raise RecorderLostError if it is lost."""
         async for text, well in self._recorder.troubles():
             self._hand_in(ev.NoticePosted(text, well))
 
     async def _watch_learner(self) -> None:
-        """Post a notice when the learner fails; meanwhile the search has the last models."""
+        """Post a notice when the learner fails. Meanwhile the search uses the last models."""
         if self._learner is None:
             return
         async for detail in self._learner.failures():
@@ -325,6 +327,6 @@ class Scheduler:
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group, alone: it travels to another process."""
+    """Return the first error of a group, without the group, since it is sent to another process."""
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

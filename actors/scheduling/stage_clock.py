@@ -64,23 +64,23 @@ class StageClock:
                 return lambda _: None
 
     def begin_commit(self, records: int, waited_secs: float) -> None:
-        """Note that records are being stored, which have waited for that."""
+        """Note that records are being stored after a wait of ``waited_secs``."""
         count = self._stages[Stage.STORE]
         count.begun += records
         for _ in range(records):
             count.waits.add(waited_secs)
 
     def end_commit(self, records: int, began: float) -> None:
-        """Note that records are durable; ``began``: when the call did, by the clock."""
+        """Note that records are durable; ``began``: when the call began, by the clock."""
         self._leave(Stage.STORE, records, 0, began)
 
     def forget(self, candidate_ids: Iterable[str]) -> None:
-        """Forget candidates for which nothing follows."""
+        """Forget candidates that enter no further stage."""
         for each in candidate_ids:
             self._left.pop(each, None)
 
     def _enter(self, stage: Stage, candidate_ids: Iterable[str]) -> None:
-        """Note that candidates come to a stage from where they waited."""
+        """Note that candidates enter a stage, and how long they have waited for it."""
         count, now = self._stages[stage], self._now()
         for each in candidate_ids:
             count.begun += 1
@@ -89,7 +89,7 @@ class StageClock:
                 count.waits.add(now - left)
 
     def _leave(self, stage: Stage, done: int, failed: int, began: float) -> None:
-        """Note the end of a step of a stage, which began at a second of the clock."""
+        """Note the end of a step of a stage. ``began``: when the step began, by the clock."""
         count = self._stages[stage]
         count.done += done
         count.failed += failed

@@ -1,7 +1,7 @@
-"""The supervisor of a run's scheduler: where the scheduler's process is lost, another one takes its place.
+"""The supervisor of a run's scheduler. If the scheduler's process is lost, another one replaces it.
 
-The next scheduler starts as a resumed run does, with the same id and the rest of the budget. It gets the records, the
-states of the devices, and the plan that is kept here.
+The next scheduler starts like a resumed run, with the same id and the rest of the budget. It gets the records, the
+states of the devices, and the plan that the supervisor keeps.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from policies.runs.events import ClassAdded, Event, NoticePosted, ProcessRestart
 from policies.runs.plan import RunPlan
 
 _REST_SECS = 1.0
-"""Time between a loss and the next scheduler. The loss of the cluster is noticed within it, and reported instead."""
+"""Time between a loss and the next scheduler. If the cluster is lost, that is noticed within this time and reported
+instead."""
 _STOP_SECS = 1.0
 _MOST_TRIES = 30
 """Tries of posting a notice."""
 _MOST_LOSSES = 5
-"""Schedulers that are lost in a row, without a record in between, before the run ends."""
+"""Number of schedulers lost in a row, without a new record in between, at which the run ends."""
 
 
 class SchedulerSupervisor:
-    """Runs one scheduler after the other.
+    """Runs a scheduler, and another one each time that it is lost.
 
     Args:
-        plan: the plan of the first one.
+        plan: the plan of the first scheduler.
         start: starts the process of a scheduler for a plan.
         last_seq: returns the sequence number of the last record.
-        cluster: where it is lost, no other scheduler is started.
+        cluster: the cluster. If it is lost, no other scheduler is started.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class SchedulerSupervisor:
         self._stops = False
         self._is_over = False
         self._successors = 0
-        """Schedulers that have taken the place of a lost one."""
+        """Number of schedulers that have replaced a lost one."""
         self._posting: set[asyncio.Task[None]] = set()
 
     @property
@@ -67,12 +68,12 @@ class SchedulerSupervisor:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     async def started(self) -> None:
-        """Wait until its process answers."""
+        """Wait until the scheduler's process answers."""
         await self._scheduler.started()
 
     async def run(self) -> None:
-        """Wait until the run is over. Raises the error that ends it early; ClusterError where one scheduler after the
-        other is lost."""
+        """Wait until the run is over. Raises the error that ends it early; ClusterError if schedulers are lost again
+        and again."""
         self._began = time.monotonic()
         losses, seq = 0, -1
         while True:
@@ -84,7 +85,7 @@ class SchedulerSupervisor:
                 detail = first_line(error)
             await asyncio.sleep(_REST_SECS)
             last_seq = -1 if self._stops or self._cluster.is_lost else await self._last_seq()
-            if self._stops:  # now, or while the recorder was asked
+            if self._stops:  # before, or while the recorder was asked
                 return
             losses, seq = 1 if last_seq > seq else losses + 1, last_seq
             if losses >= _MOST_LOSSES or self._cluster.is_lost:
@@ -106,8 +107,9 @@ class SchedulerSupervisor:
         self._scheduler = self._start(dataclasses.replace(self._plan, before=before))
 
     async def tell(self, event: Event) -> bool:
-        """Tell the scheduler of an event, and keep it in the plan with which another scheduler would start. Returns
-        what the scheduler does (see :meth:`actors.scheduling.scheduler.Scheduler.tell`), and true where it is lost."""
+        """Tell the scheduler of an event, and keep it in the plan with which another scheduler would start. Return the
+        scheduler's answer (see :meth:`actors.scheduling.scheduler.Scheduler.tell`), or true if the scheduler is
+        lost."""
         self._plan = self._plan.after(event, self.now)
         with contextlib.suppress(*LOST):
             accepted = await self._scheduler.tell(event)
@@ -117,8 +119,8 @@ class SchedulerSupervisor:
         return True
 
     async def progress(self, *, is_silent: bool = False) -> Progress:
-        """A snapshot. Where the scheduler ``is_silent``, is lost, or has just taken the place of another one, the last
-        snapshot. Raises what calls raise where there is none yet."""
+        """Return a snapshot. If the scheduler ``is_silent``, is lost, or has just replaced another one, return the last
+        snapshot. Raises the errors of calls if there is no snapshot yet."""
         if self._last is not None and (is_silent or (self._is_over and self._last.phase == "finished")):
             return self._last
         try:
@@ -136,8 +138,8 @@ class SchedulerSupervisor:
         self._in_background(self._post(text, well))
 
     def restarted(self, event: ProcessRestarted) -> None:
-        """Tell the scheduler, or the next one, that a process was started again. A scheduler that has ended hears of
-        nothing: then the last snapshot is told."""
+        """Tell the scheduler, or its successor, that a process was restarted. A scheduler that has finished takes no
+        event: then the restart is added to the last snapshot."""
         self._plan = self._plan.after(event)
         if not self._is_over:
             self._in_background(self._tell_restart(event))
@@ -149,7 +151,7 @@ class SchedulerSupervisor:
     async def _tell_restart(self, event: ProcessRestarted) -> None:
         try:
             await self._scheduler.tell(event)
-        except LOST:  # the next one counts as the plan says, and has only to tell people
+        except LOST:  # its successor takes the count from the plan, and needs only the notice
             await self._post(event.text, False)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -158,7 +160,7 @@ class SchedulerSupervisor:
         task.add_done_callback(self._posting.discard)
 
     async def _post(self, text: str, well: bool) -> None:
-        """Post a notice to the scheduler, or to the next one where it is lost."""
+        """Post a notice to the scheduler, or to its successor if it is lost."""
         for _ in range(_MOST_TRIES):
             with contextlib.suppress(*LOST):
                 await self._scheduler.tell(NoticePosted(text, well))
@@ -166,15 +168,15 @@ class SchedulerSupervisor:
             await asyncio.sleep(_REST_SECS)
 
     async def beat(self) -> Heartbeat:
-        """Wait for a heartbeat of the scheduler. Its restarts are its successors."""
+        """Wait for a heartbeat of the scheduler. The number of its successors is given as its restarts."""
         try:
             await self._scheduler.beat()
             return Heartbeat(self._successors)
-        except ActorDeadError as error:  # for Ray it is dead; here another one takes its place
+        except ActorDeadError as error:  # for Ray it is dead, but another one replaces it
             raise ActorLostError(first_line(error)) from error
 
     def end(self) -> None:
-        """End the process of the scheduler, which hangs; another one takes its place."""
+        """End the process of the scheduler, which hangs. Another one replaces it."""
         self._scheduler.end()
 
     async def stop(self) -> None:

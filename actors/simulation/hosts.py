@@ -22,7 +22,7 @@ from fleet_tune.base.records.stores.codec import encode_record
 from policies.runs.events import BatchMeasured, ShootOutMeasured
 
 _SPREAD = 0.3
-_LIBRARY_BYTES = 20_000  # about what a kernel has
+_LIBRARY_BYTES = 20_000  # about the size of a kernel's library
 
 
 class SimulatedBuilders(Builders):

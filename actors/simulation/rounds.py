@@ -1,5 +1,5 @@
-"""The parts of the real runtime in rounds, as tuners without a runtime use them: candidates are proposed, all of them
-are built, all of them are measured, and only then the next ones are proposed."""
+"""The parts of the real runtime, used in rounds as a tuner without a runtime uses them: candidates are proposed, all of
+them are built, all of them are measured, and only then are the next ones proposed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from devices.protocol import BuildRequest
 from fleet_tune.base.domain import Candidate, StopRule, Task
 
 _BATCHES = 4
-"""Batches of a device's share of a round, so that no device waits long for the last one."""
+"""Number of batches in a device's share of a round, so that no device waits long for the last one."""
 _RULE = StopRule(race_factor=math.inf)
 
 
 class SimulatedRounds(SimulatedRun):
-    """A run in rounds. Each device class has rounds of its own, of ``size`` candidates of its tasks in turn, and its
-    own share of the builders: the classes do not wait for each other."""
+    """A run in rounds. Each device class has its own rounds and its own share of the builders, so that the classes do
+    not wait for each other. A round has ``size`` candidates of one task; the tasks of the class take turns."""
 
     def __init__(self, cluster: Cluster, fleet: SimulatedFleet, folder: Path, size: int) -> None:
         super().__init__(cluster, fleet, folder)
@@ -37,7 +37,7 @@ class SimulatedRounds(SimulatedRun):
         self._running = asyncio.ensure_future(_all(rounds))
 
     async def trials_a_second(self, secs: float) -> float:
-        """Records a second in the next ``secs``. Raises what ends the run."""
+        """Return the records per second in the next ``secs``. Raise the error that ends the run."""
         began, before = time.monotonic(), await self._records.last_seq()
         await self._wait(secs)
         return (await self._records.last_seq() - before) / (time.monotonic() - began)

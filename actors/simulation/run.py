@@ -1,5 +1,6 @@
-"""The real runtime around simulated builders and devices: how busy it keeps them, and what each of its processes uses
-for that. Scheduler, searchers, recorder and Ray are those of a run; only builds and measurements are simulated."""
+"""The real runtime around simulated builders and devices: how busy it keeps them, and how much processor time and
+memory each of its processes uses. Scheduler, searchers, recorder and Ray are those of a run; only builds and
+measurements are simulated."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class SimulatedFleet:
     devices: int
     """Number of devices, of three classes in turn."""
     candidate_secs: float
-    """Time of a candidate, about, before the factor of its class."""
+    """Approximate time of a candidate, before the factor of its class."""
     build_secs: float
     faults: float
     """Share of candidates that crash."""
@@ -79,7 +80,7 @@ class SimulatedFleet:
 
     @property
     def demand(self) -> float:
-        """Trials a second of devices that never wait."""
+        """Trials per second if no device ever waited."""
         return sum(1 / secs for _, secs in self.handles.values())
 
     @property
@@ -230,7 +231,7 @@ class SimulatedRun:
         )
 
     async def warm_up(self, secs: float) -> None:
-        """Tune for so long without a measurement."""
+        """Tune for ``secs`` without measuring the use of the fleet."""
         await self._wait(secs)
 
     async def stop(self) -> None:
@@ -270,10 +271,10 @@ def _role_of(name: str) -> ProcessRole:
 
 
 def _end(actor: Any) -> None:
-    """End its process for good."""
+    """End the actor's process for good."""
     import ray
 
-    with contextlib.suppress(Exception):  # it may be gone by itself
+    with contextlib.suppress(Exception):  # the actor may have ended already
         ray.kill(actor, no_restart=True)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 from actors.clients.calls import remote_actor
 from policies.runs.cluster.turns import RunShare, TurnArbiter, TurnStatus
 
-# The number changes with the methods and their types: runs of versions that differ in them do not know of each other.
+# The number changes whenever the methods or their types change. Runs of versions that differ in them do not know of
+# each other.
 _NAME, _NAMESPACE = "fleet-tune-turns-2", "fleet-tune"
 
 
 class TurnArbiterActor:
-    """See :class:`policies.runs.cluster.turns.TurnArbiter`. Runs repeat all that it knows within seconds, so that
-    another process may take its place at any time."""
+    """See :class:`policies.runs.cluster.turns.TurnArbiter`. Runs repeat all their requests within seconds, so that
+    another process may replace it at any time."""
 
     def __init__(self) -> None:
         self._arbiter = TurnArbiter()
@@ -29,8 +30,8 @@ class TurnArbiterActor:
 
 
 def turn_arbiter() -> Any:
-    """The arbiter of this cluster, started where there is none. It belongs to no run and stays for later ones, as an
-    idle process."""
+    """Return the arbiter of this cluster. Start it if there is none. It belongs to no run and stays for later ones, as
+    an idle process."""
     return remote_actor(
         TurnArbiterActor,
         restarts=-1,

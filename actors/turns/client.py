@@ -14,10 +14,10 @@ _CALL_SECS = 10.0
 
 
 class TurnClient:
-    """Requests one device on behalf of a run. It travels as a value.
+    """Requests one device on behalf of a run. It is passed by value.
 
     Args:
-        find_arbiter: finds the arbiter's actor, again where it is gone for good.
+        find_arbiter: finds the arbiter's actor. It is called again after a loss of the actor.
         run: the run.
         device: name of the device, the same for every run.
         pool: see :meth:`policies.runs.cluster.turns.TurnArbiter.request`.
@@ -31,8 +31,8 @@ class TurnClient:
         self._pool = pool
 
     def request(self) -> TurnStatus:
-        """Request the device, again and again while the run wants or has it. An arbiter that does not answer grants it:
-        a device serves one client at a time anyhow, and no run stops because the arbiter is lost."""
+        """Request the device. To be repeated while the run wants or has it. If the arbiter does not answer, the device
+        counts as granted: a device serves one client at a time anyhow, and no run stops because the arbiter is lost."""
         try:
             status: TurnStatus = fetch(
                 self._arbiter.request.remote(self._run, self._device, self._pool), _CALL_SECS, "take a turn"

@@ -14,7 +14,7 @@ from policies.runs.cluster.turns import TurnStatus
 _REQUEST_EVERY_SECS = 0.5  # while the run waits
 _REPEAT_EVERY_SECS = 2.0  # while it has the device
 _RESERVED_SECS = 10.0
-"""Time between the wait for a turn and the work that it was waited for, in which the device is kept."""
+"""Time for which the device is kept after the wait for a turn, until the work begins that needs the turn."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -46,14 +46,14 @@ class DeviceTurn:
         self._depth = 0
         self._has = False
         self._is_fresh = False
-        """True where the device was used since the last repeated request."""
+        """True if the device was used since the last repeated request."""
         self._reserved_until = 0.0
         self._closed = threading.Event()
         self._repeating: threading.Thread | None = None
 
     def wait(self, most_secs: float) -> str:
-        """Wait for the turn for ``most_secs`` at most. Returns the title of the run that has the device by then, an
-        empty text where this run has it."""
+        """Wait for the turn for ``most_secs`` at most. Return the title of the run that has the device then, or an
+        empty text if this run has it."""
         deadline = time.monotonic() + most_secs
         while not (status := self._requester.request()).granted:
             if time.monotonic() >= deadline:
@@ -68,7 +68,7 @@ class DeviceTurn:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Use the device alone; re-entrant. A run that is due has it afterwards."""
+        """Use the device alone; re-entrant. After the block, another run gets the device if it is due."""
         with self._using:
             while not self._depth and self.wait(_REPEAT_EVERY_SECS):
                 pass
@@ -88,8 +88,8 @@ class DeviceTurn:
         self._requester.release()
 
     def _keep_or_release(self, is_idle: bool = False) -> None:
-        """Keep the device, which is not used now, for the next work, unless another run is due, or has it because this
-        run was taken for lost. ``is_idle``: no work has come for a while, so that any run that waits may have it."""
+        """Keep the unused device for the next work. Release it if another run is due, or has the device already because
+        this run counted as lost. ``is_idle``: no work has come for a while, so that any run that waits may have it."""
         status = self._requester.request()
         if status.yield_after_use or (is_idle and status.yield_when_idle) or not status.granted:
             self._has = False
@@ -105,7 +105,7 @@ class DeviceTurn:
                 _LOG.exception("requesting the turn on a device again failed")
 
     def _repeat_once(self) -> None:
-        """Repeat the request for the device. Release it where it is not used and another run is due, or where it was
+        """Repeat the request for the device. Release the device if it is not used and another run is due, or if it was
         not used since the last repetition and another run waits."""
         if time.monotonic() < self._reserved_until or not self._using.acquire(blocking=False):
             self._requester.request()

@@ -14,7 +14,7 @@ from fleet_tune.base.config.fleet_file import DeviceConfig, RecordedConnection, 
 from policies.runs.cluster.turns import RunShare
 
 _NATIVE = "native"  # each device has the target of its own processor
-_HOLD_SECS = 3.0  # until it is told that a device is waited for
+_HOLD_SECS = 3.0  # of a wait for a device, until people are told of it
 
 
 class RunTurns:
@@ -24,8 +24,9 @@ class RunTurns:
         self._run = run
 
     def requester(self, device: DeviceConfig, number: int, node_id: str) -> TurnClient | None:
-        """The client that requests a device; None for a device whose answers come from a dataset. ``number``: of the
-        device among those of the fleet with its address; ``node_id``: of the node that drives it."""
+        """Return the client that requests a device; None for a device whose answers come from a dataset. ``number``:
+        number of the device among the fleet's devices with the same address. ``node_id``: id of the node that drives
+        it."""
         if isinstance(device.connection, RecordedConnection):
             return None
         name = _cluster_name(device, number, node_id)
@@ -38,9 +39,9 @@ class RunTurns:
         report_wait: Callable[[str], None],
         is_over: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """Hold these devices alone, each given as for :meth:`requester`; each is waited for in this thread, until
-        ``is_over``. ``report_wait``: is called with what is waited for where that takes long, and with an empty text
-        once it is over."""
+        """Hold these devices for this run alone. Each is given as for :meth:`requester`. This thread waits for each
+        device, until ``is_over``. ``report_wait``: is called with a text about a wait that takes long, and with an
+        empty text once the wait is over."""
         # All runs have the same order, so that no two runs wait for each other's devices.
         ordered = sorted(devices, key=lambda each: _cluster_name(*each))
         with contextlib.ExitStack() as stack:
@@ -67,9 +68,9 @@ def _cluster_name(device: DeviceConfig, number: int, node_id: str) -> str:
 
 
 def pool_of(device: DeviceConfig, name: str) -> str:
-    """The pool of a device, among whose devices shares are fair: devices of one class, as far as the fleet file names
-    it. A native target does not name a class; such a device is a pool of its own, by its ``name`` in the cluster, and
-    goes from run to run."""
+    """Return the pool of a device. Runs get fair shares of the devices of a pool. The devices of one class are a pool,
+    as far as the fleet file names the class. A native target does not name a class: such a device is its own pool, by
+    its ``name`` in the cluster or by the address of its tracker, and goes from run to run."""
     if device.device_class is not None:
         return device.device_class
     if device.target != _NATIVE:

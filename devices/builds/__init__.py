@@ -1,1 +1,1 @@
-"""Builds: candidates to artifacts by a long-lived child process, the artifact cache, executables, linking."""
+"""Builds: a long-lived child process that builds candidates to artifacts, the artifact cache, executables, linking."""

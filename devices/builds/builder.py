@@ -1,4 +1,5 @@
-"""Builds candidates in a warm, long-lived child process: a candidate that crashes or hangs LLVM affects no other."""
+"""Builds candidates in a warm, long-lived child process, so that a candidate that crashes or hangs LLVM affects no
+other."""
 
 from __future__ import annotations
 
@@ -38,15 +39,16 @@ from devices.protocol import (
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.errors import FleetTuneError, UserError
 
-# A child takes 0.2 GiB before its first build: with much less than this, many builds would fail.
+# Least memory limit of a child. It takes 0.2 GiB before its first build; with a much lower limit, many builds would
+# fail.
 MIN_BUILD_BYTES = 1 << 30
 MAX_BUILD_BYTES = 8 << 30
 MAX_START_SECS = 600.0
 
 
 class BuilderStartError(FleetTuneError):
-    """The child process could not be started, or is short of space or processes: a fault of the installation, not of a
-    candidate."""
+    """The child process could not be started, or lacks disk space, processes or open files: a fault of the installation
+    or machine, not of a candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +63,21 @@ class BuildTimings:
 class BuildWorker:
     """One warm child process that builds one candidate at a time.
 
-    :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
-    and again after a crash, a timeout or a recycling. Only the next build waits for that start.
+    :meth:`build` may be called from any thread; calls queue. :meth:`start` or the first build starts the child, and a
+    new one starts after a crash, a timeout or a recycling. Only the next build waits for the start.
 
     Args:
-        artifacts: folder of artifacts that were built before (see :mod:`devices.builds.cache`); None for none.
+        artifacts: folder of the artifact cache (see :mod:`devices.builds.cache`); None for no cache.
         workers: number of build workers that share this host.
-        memory_limit_bytes: memory of the child; a build that needs more fails. None for :func:`memory_limit`.
-        recycle_bytes: resident memory after a build from which on the child is replaced (half of its limit, if less).
+        memory_limit_bytes: memory limit of the child; a build that needs more fails. None for the value of
+            :func:`memory_limit`.
+        recycle_bytes: the child is replaced if its resident memory after a build exceeds this, or half of its limit,
+            whichever is less.
         recycle_builds: number of builds after which the child is replaced.
-        start_timeout_secs: time of a fresh child to be ready; doubled after each start that took longer, up to
+        start_timeout_secs: time limit for the start of a child; doubled after each start that took longer, up to
             ``MAX_START_SECS``.
         module: the module that the child runs (tests give their own).
-        window: quiet window in which the child is stopped while a device of this host measures; such seconds do not
-            count.
+        window: quiet window that stops the child while a device of this host measures; such seconds do not count.
     """
 
     def __init__(
@@ -127,14 +130,14 @@ class BuildWorker:
                 self._start()
 
     def build(self, request: BuildRequest) -> BuildResult:
-        """Build one candidate; blocks for at most its timeout, plus the start of a fresh child. One that was built
-        before comes from the cache, with the build time that it had then.
+        """Build one candidate. Blocks for at most its timeout, plus the start of a fresh child. If the candidate was
+        built before, its artifact comes from the cache, with the build time of that build.
 
-        Every fault of the candidate is a failed Measurement, and so is a child that was ended from outside, with the
-        outcome KILLED.
+        Every fault of the candidate is returned as a failed Measurement. If the child was ended from outside, the
+        Measurement has the outcome KILLED.
 
-        Raises UserError where the build host lacks something (a linker for the target), BuilderStartError if no child
-        can be started, RuntimeError after :meth:`close`.
+        Raises UserError if the build host lacks something (a linker for the target), BuilderStartError if no child can
+        be started or the host is short of resources, RuntimeError after :meth:`close`.
         """
         with self._turn:
             if self._closed:
@@ -149,7 +152,7 @@ class BuildWorker:
             return result
 
     def close(self) -> None:
-        """Kill the child, also in the middle of a build (whose caller gets a RuntimeError). May be called twice."""
+        """Kill the child, even during a build, whose caller then gets a RuntimeError. May be called twice."""
         with self._starting:
             self._closed = True
         if self._child is not None:
@@ -171,10 +174,11 @@ class BuildWorker:
             build_secs = self._clock() - started
             obituary = child.obituary()
             self._replace(child)
-            # A build gets no memory beyond its limit; the kernel kills a child only where the host has less than that.
+            # A build cannot exceed its memory limit: the kernel kills a child only if the host has less memory than
+            # that.
             outcome = Outcome.KILLED if ended_from_outside(obituary) else Outcome.BUILD_ERROR
             return Measurement(outcome, build_secs=build_secs, detail=self._ended(obituary))
-        build_secs = min(answer["build_secs"], self._clock() - started)  # the child's own clock never stands still
+        build_secs = min(answer["build_secs"], self._clock() - started)  # the child's clock runs on while it is stopped
         self._builds += 1
         starved = answer["status"] == "error" and over_memory(answer["detail"])
         grown = answer["resident_bytes"] > self._recycle_bytes
@@ -198,8 +202,8 @@ class BuildWorker:
         return f"the build process ended: {reason}"
 
     def _message(self, request: BuildRequest) -> dict[str, Any]:
-        """Return the request as a msgpack map, with the task if the child does not have it (its cache evicts like
-        ours)."""
+        """Return the request as a map for msgpack, with the task if the child does not have it. The child's cache
+        evicts tasks in the same order as ours."""
         task, candidate = request.task, request.candidate
         child_has_it = task.id in self._known_tasks
         self._known_tasks[task.id] = None
@@ -235,12 +239,12 @@ class BuildWorker:
 
     def _replace(self, child: ChildProcess) -> None:
         child.kill()
-        with contextlib.suppress(BuilderStartError):  # this build has its result; the next one reports the error
+        with contextlib.suppress(BuilderStartError):  # this build has its result; the next build reports the error
             self._start()
 
     def _ready_child(self) -> ChildProcess:
         child = self._child
-        if child is None or (self._ready and not child.alive()):  # died between two builds: no candidate's fault
+        if child is None or (self._ready and not child.alive()):  # died between builds: no candidate's fault
             if child is not None:
                 child.kill()
             child = self._start()
@@ -265,9 +269,10 @@ class BuildWorker:
 
 @cache
 def built_by(target: str) -> str:
-    """Return everything that an artifact depends on besides its request: versions, options of code generation, the
-    compiler of a GPU's code, the linker, without which there are object files alone, the library that kernels may call.
-    Raises LibraryMissingError where that is not installed, LinkerError where this machine has none for itself."""
+    """Return a text of everything that an artifact depends on besides its request: versions, options of code
+    generation, the compiler of GPU code, whether there is a linker (without one the artifact consists of object files),
+    and the library that kernels may call. Raises LibraryMissingError if that library is not installed, LinkerError if
+    this machine has no linker for itself."""
     gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
     libraries = [each.description for each in libraries_of(target)]
     links = find_linker(target) is not None
@@ -275,8 +280,9 @@ def built_by(target: str) -> str:
 
 
 def memory_limit(total_bytes: int, workers: int) -> int:
-    """Return the bytes for each of ``workers`` children on a host (or in a control group) with ``total_bytes``: an
-    equal part of one half of it, at least 1 GiB and at most 8 GiB. The other half is for the search and the devices."""
+    """Return the memory limit in bytes for each of ``workers`` children on a host (or in a control group) with
+    ``total_bytes``: an equal part of half of the memory, at least 1 GiB and at most 8 GiB. The other half is for the
+    search and the devices."""
     return max(MIN_BUILD_BYTES, min(MAX_BUILD_BYTES, total_bytes // 2 // workers))
 
 

@@ -1,7 +1,7 @@
 """Cache of built kernels on disk (:mod:`devices.host.file_cache`).
 
-The key is a hash of everything that decides the bytes: the workload, the sketch and its decisions, the target, the
-versions of TVM and of this package's own code, the options of code generation and the linker.
+The key is a hash of everything that the built bytes depend on: the workload, the sketch and its decisions, the target,
+the versions of TVM and of this package's code, the options of code generation and the linker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from devices.protocol import Artifact, BuildRequest, decode_check_plan, decode_s
 
 
 def usable_folder(folder: Path) -> Path:
-    """Return ``folder`` where its parent exists on this machine, else a folder in the user's cache: builders on other
+    """Return ``folder`` if its parent exists on this machine, else a folder in the user's cache: builders on other
     hosts of a cluster do not see the run's output folder."""
     return folder if folder.parent.is_dir() else user_folder()
 
@@ -29,18 +29,19 @@ class ArtifactCache:
         self._files = FileCache(folder, ".artifact", "built kernels", limit_bytes)
 
     def find(self, key: str, request: BuildRequest) -> Artifact | None:
-        """Return the artifact stored under ``key`` (see :func:`artifact_key`), as the answer to ``request``."""
+        """Return the artifact stored under ``key`` (see :func:`artifact_key`) as the answer to ``request``; None if
+        there is none."""
         body = self._files.find(key)
         return None if body is None else _decode(msgpack.unpackb(body), request)
 
     def store(self, key: str, artifact: Artifact) -> None:
-        """Keep ``artifact`` under ``key``."""
+        """Store ``artifact`` under ``key``."""
         self._files.store(key, msgpack.packb(_encode(artifact), use_bin_type=True))
 
 
 def artifact_key(request: BuildRequest, built_by: str) -> str:
-    """Return the key of what ``request`` asks for. ``built_by``: everything that the result depends on besides the
-    request."""
+    """Return the key of the artifact that ``request`` asks for. ``built_by``: everything that the artifact depends on
+    besides the request."""
     task, candidate = request.task, request.candidate
     parts = [built_by, source_digest(), task.workload.hash, task.workload.module, task.device_class.target]
     if candidate is not None:
@@ -49,8 +50,8 @@ def artifact_key(request: BuildRequest, built_by: str) -> str:
 
 
 def _encode(artifact: Artifact) -> dict[str, Any]:
-    """Return the fields that belong to the kernel. Task and candidate are the request's: their names may differ from
-    run to run."""
+    """Return the fields that depend on the kernel only. Task and candidate come from each request, because their names
+    may differ between runs."""
     fields = asdict(artifact)
     del fields["task_id"], fields["candidate"], fields["flop"], fields["program"]
     return fields

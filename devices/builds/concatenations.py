@@ -1,9 +1,9 @@
-"""Concatenations in place: each kernel writes its part of the whole, and nothing is copied.
+"""Concatenations in place: each kernel writes its part of the whole tensor, and nothing is copied.
 
     a = conv(x); b = conv(y); c = concatenate(a, b)    ->    c = empty(); conv(x, part of c); conv(y, part of c)
 
-A kernel keeps its schedule: its argument is the whole, of which it sees the part as its own buffer (TensorIR's
-``match_buffer``). Kernels that read a part see it in the same way.
+A kernel keeps its schedule. Its argument becomes the whole tensor, and ``match_buffer`` of TensorIR binds the kernel's
+old buffer to its part. Kernels that read a part access it in the same way.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tvm_ffi import structural_map, structural_walk
 from devices.timing.in_network import PART_SUFFIX
 
 AXIS = "fleet_tune.concatenates_along"
-"""Attribute of a kernel that concatenates its inputs and does nothing else: the axis."""
+"""Attribute of a kernel that only concatenates its inputs: the axis."""
 IN_PLACE = "fleet_tune.in_place"
-"""Attribute of such a kernel whose inputs are to be written in place. Nothing calls it in the end."""
+"""Attribute of such a kernel that marks its inputs to be written in place. If that is done, nothing calls the kernel
+any more."""
 _LANES = 16
 
 
@@ -39,15 +40,16 @@ class _Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the whole."""
+        """Shape of the whole tensor."""
         return tuple(int(extent) for extent in self.whole.ty.shape.values)
 
 
 def write_in_place(module: Any) -> Any:
     """Return ``module`` without the concatenations that are marked :data:`IN_PLACE`.
 
-    ``module``: its ``main`` calls kernels on tensors that it has allocated (after Relax's CallTIRRewrite). A
-    concatenation stays, as a kernel that copies, where a schedule gives memory of an input to an instruction.
+    ``module``: a module after Relax's CallTIRRewrite, whose ``main`` calls kernels on tensors that it has allocated. A
+    marked concatenation stays, as a kernel that copies, if a schedule passes the memory of one of its inputs to an
+    instruction, and in other cases where an input cannot become a part (see :func:`_parts`).
     """
     marked = [variable for variable, function in module.functions.items() if IN_PLACE in (function.attrs or {})]
     if not marked:
@@ -85,7 +87,7 @@ def write_in_place(module: Any) -> Any:
 
 
 def _in_parallel(kernel: PrimFunc) -> PrimFunc:
-    """Return a kernel that copies, with its rows on all cores and vectors of its last axis."""
+    """Return a concatenating kernel, scheduled: its rows run in parallel, and its last axis is vectorised."""
     schedule = Schedule(tvm.IRModule({"main": kernel}), debug_mask="none")
     [*rows, last] = schedule.get_loops(schedule.get_sblock("T_concat"))
     if rows:
@@ -95,7 +97,7 @@ def _in_parallel(kernel: PrimFunc) -> PrimFunc:
 
 
 class _Names:
-    """The variables that a tensor is bound to: one name stands for all of them."""
+    """Aliases: of all variables that a tensor is bound to, the first one stands for the tensor."""
 
     def __init__(self, bindings: Sequence[Any]) -> None:
         self._first: dict[Any, Any] = {}
@@ -104,13 +106,14 @@ class _Names:
                 self._first[binding.var] = self.of(binding.value)
 
     def of(self, expression: Any) -> Any:
-        """Return the variable that the tensor was bound to first; every other expression as it is."""
+        """Return the first variable that the tensor of a variable was bound to. Any other expression is returned
+        unchanged."""
         return self._first.get(expression, expression) if isinstance(expression, relax.Var) else expression
 
 
 def _parts(module: Any, result: Any, bindings: Sequence[Any], names: _Names) -> tuple[dict[Any, _Part], list[Call]]:
-    """Return the part that each tensor becomes, by its variable, and the calls of the concatenations that are done in
-    place."""
+    """Return the parts that tensors become, by the variable of each tensor, and the calls of the concatenations that
+    are done in place."""
     allocated = {each.var for each in bindings if _operator(each.value) == "relax.builtin.alloc_tensor"}
     of_kernels = allocated - _read_otherwise(module, result, bindings, names)
     parts: dict[Any, _Part] = {}
@@ -134,7 +137,7 @@ def _parts(module: Any, result: Any, bindings: Sequence[Any], names: _Names) -> 
 
 
 def _read_otherwise(module: Any, result: Any, bindings: Sequence[Any], names: _Names) -> set[Any]:
-    """Return the variables of tensors that something else than a kernel reads."""
+    """Return the variables of tensors that are read by anything but a kernel."""
     found: set[Any] = set()
 
     def add(expression: Any) -> None:
@@ -149,8 +152,8 @@ def _read_otherwise(module: Any, result: Any, bindings: Sequence[Any], names: _N
 
 
 def _addressed(module: Any, bindings: Sequence[Any], names: _Names) -> set[Any]:
-    """Return the variables of tensors that a kernel gives to an instruction as a piece of memory: a part has other
-    strides."""
+    """Return the variables of tensors that a kernel passes to an instruction as contiguous memory. They cannot become
+    parts, which have other strides."""
     found: set[Any] = set()
     for binding in bindings:
         if _is_kernel_call(module, binding.value):
@@ -165,7 +168,7 @@ def _addressed(module: Any, bindings: Sequence[Any], names: _Names) -> set[Any]:
 
 
 def _matched(kernel: PrimFunc) -> list[Any]:
-    """Return the buffers that blocks of a kernel see under another name."""
+    """Return the buffers that blocks of a kernel access under another name (``match_buffer``)."""
     found: list[Any] = []
     structural_walk(
         kernel.body, (SBlock, lambda block: found.extend(each.source.source for each in block.match_buffers))
@@ -186,14 +189,14 @@ def _operator(value: Any) -> str:
 
 
 class _Kernels:
-    """The kernels of a module, and those that are made of them."""
+    """The kernels of a module, and their variants that work on parts."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
         self._made: dict[Any, tuple[GlobalVar, PrimFunc]] = {}
 
     def call(self, call: Call, parts: Mapping[int, _Part]) -> Call:
-        """Return the call of a kernel with whole tensors in place of these arguments, by position."""
+        """Return a call in which the arguments at the positions of ``parts`` are replaced by whole tensors."""
         if not parts:
             return call
         key = (call.op, *((at, part.axis, part.begin, part.shape) for at, part in parts.items()))
@@ -206,7 +209,8 @@ class _Kernels:
         return Call(self._made[key][0], arguments, call.attrs, call.ty_args)
 
     def module_of(self, main: Any, concatenations: Sequence[Call]) -> Any:
-        """Return the module with another ``main``, without kernels that only ``concatenations`` called."""
+        """Return the module with a new ``main``. Kernels that it no longer calls are dropped, if they were replaced by
+        variants or called by ``concatenations``."""
         called: set[str] = set()
         relax.analysis.post_order_visit(
             main, lambda each: called.add(each.name_hint) if isinstance(each, GlobalVar) else None
@@ -224,7 +228,8 @@ class _Kernels:
 
 
 def _on_parts(kernel: PrimFunc, parts: Mapping[int, _Part]) -> PrimFunc:
-    """Return a kernel with whole tensors in place of these arguments, by position, of which it uses its part."""
+    """Return a variant of a kernel that takes whole tensors at the positions of ``parts``, and works on its part of
+    each."""
     root, params, matched = kernel.body.block, list(kernel.params), []
     body = root.body
     for at, part in parts.items():
@@ -234,14 +239,14 @@ def _on_parts(kernel: PrimFunc, parts: Mapping[int, _Part]) -> PrimFunc:
             Range.from_min_extent(const(part.begin if axis == part.axis else 0, "int64"), extent)
             for axis, extent in enumerate(own.ty.shape)
         ]
-        # Its place in the whole is not known to be 0, as that of an argument is.
+        # An argument begins at offset 0; the offset of a part is not known.
         within = decl_buffer(own.ty.shape, own.ty.dtype, own.name, elem_offset=Var("offset", "int64"), offset_factor=1)
         body = structural_map(body, (Var, lambda each, own=own, new=within: new if each.same_as(own) else each))
         matched.append(MatchBufferRegion(within, BufferRegion(whole, region)))
         params[at] = whole
     block = SBlock(
         root.iter_vars,
-        [],  # of regions nothing asks at the root
+        [],  # nothing uses the regions of the root block
         [],
         root.name_hint,
         body,

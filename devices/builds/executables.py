@@ -1,8 +1,8 @@
-"""Lowered networks as executables of TVM's virtual machine, with their weights beside them.
+"""Lowered networks as executables of TVM's virtual machine, with separate weights.
 
 The weights become arguments of ``main``, so that the library stays small and building it does not depend on their size.
-Where a schedule wants a weight in another layout, the conversion is lifted out of ``main`` into a function of its own,
-which runs once, when the network is built: at run time it costs nothing.
+If a schedule needs a weight in another layout, the conversion is lifted out of ``main`` into a separate function. That
+function runs once, when the network is built, so the conversion costs nothing at run time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Executable:
     module: Any
     """TVM's runtime module, not yet linked."""
     parameters: tuple[Array, ...]
-    """Weights in the layouts that ``main`` wants, in the order of its arguments after the inputs."""
+    """Weights in the layouts that ``main`` expects, in the order of its arguments after the inputs."""
     lowered: Any
     """The IRModule that was built."""
 
@@ -82,8 +82,8 @@ class SymbolicSpec:
 
 
 def symbolic_specs(types: list[Any]) -> tuple[SymbolicSpec, ...]:
-    """Return shapes and dtypes of Relax tensor types, tuples flattened. Their shapes must be known but for the dynamic
-    dimension."""
+    """Return shapes and dtypes of Relax tensor types, tuples flattened. Extents may be expressions of dynamic
+    dimensions."""
     specs: list[SymbolicSpec] = []
     for kind in types:
         if isinstance(kind, relax.TupleType):
@@ -95,7 +95,7 @@ def symbolic_specs(types: list[Any]) -> tuple[SymbolicSpec, ...]:
 
 
 def has_fixed_shape(kind: Any) -> bool:
-    """Return true if all extents of a Relax type's tensors are numbers; true too for types that hold no tensor."""
+    """Return true if all extents of all tensors in a Relax type are numbers; true too for types without a tensor."""
     if isinstance(kind, relax.TupleType):
         return all(has_fixed_shape(field) for field in kind.fields)
     if not isinstance(kind, relax.TensorType):
@@ -105,8 +105,8 @@ def has_fixed_shape(kind: Any) -> bool:
 
 
 def build(module: Any, target_text: str) -> Executable:
-    """Build a lowered network for the canonical target ``target_text``. Kernels without a schedule stay as they are on
-    a CPU; on a GPU they get TVM's default schedule, without which they cannot run."""
+    """Build a lowered network for the canonical target ``target_text``. On a CPU, kernels without a schedule stay
+    unchanged. On a GPU they get TVM's default schedule, without which they cannot run."""
     use_vector_math()
     use_kernel_passes()
     module, constants = _constants_to_parameters(module)
@@ -133,17 +133,18 @@ def calls(expression: Any) -> Iterator[Call]:
 
 
 def kernel_calls(function: Any) -> list[Call]:
-    """Return a Relax function's calls of kernels, in order: ``args[0]`` is the kernel's variable, ``args[1]`` its
-    inputs."""
+    """Return a Relax function's calls of kernels, in order. ``args[0]`` of a call is the kernel's variable, ``args[1]``
+    its inputs."""
     return [call for call in calls(function.body) if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS]
 
 
 def _split_layout_rewrites(module: Any) -> Any:
-    """Split each scheduled kernel that converts the layout of a weight into the conversion and the rest."""
+    """Split each kernel that converts the layout of a weight into two: the conversion and the rest."""
     scheduled: dict[Any, Any] = {}
     others: dict[Any, Any] = {}
     for variable, function in module.functions.items():
-        # TVM's pass fails on kernels of external code, which have no blocks.
+        # Only kernels that convert layouts go through TVM's pass: it fails on kernels of external code, which have no
+        # blocks.
         plain = isinstance(function, tvm.tirx.PrimFunc) and not _re_lays_out(function)
         (others if plain else scheduled)[variable] = function
     split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(scheduled, module.attrs))
@@ -155,7 +156,7 @@ def _re_lays_out(kernel: Any) -> bool:
 
 
 def blocks(statement: Any) -> Iterator[Any]:
-    """Yield the blocks of a kernel that are reached through loops and sequences alone, outer ones first."""
+    """Yield the blocks of a kernel that are nested in blocks, loops and sequences only, outer blocks first."""
     if isinstance(statement, tvm.s_tir.SBlockRealize):
         yield statement.block
         yield from blocks(statement.block.body)
@@ -167,18 +168,18 @@ def blocks(statement: Any) -> Iterator[Any]:
 
 
 def _reachable(module: Any, name: str) -> Any:
-    """Return the function ``name`` and the kernels it calls."""
+    """Return a module with only the function ``name`` and the kernels that it calls."""
     main = module.get_global_var(name)
     used = [main, *(call.args[0] for call in kernel_calls(module[main]))]
     return tvm.IRModule({variable: module[variable] for variable in used}, module.attrs)
 
 
 class HostNetwork:
-    """A network on this machine's CPU, to check numbers."""
+    """A network on this machine's CPU, for numerical checks."""
 
     def __init__(self, executable: Executable) -> None:
         self.secs = 0.0
-        """CPU seconds of the thread that called it last, without the conversion of inputs and outputs."""
+        """CPU seconds of the calling thread in the last call, without the conversion of inputs and outputs."""
         self._main = _host_machine(executable.module)["main"]
         self._parameters = [tensor_of(array) for array in executable.parameters]
 
@@ -192,12 +193,13 @@ class HostNetwork:
 
 
 def compile_host(module: Any) -> HostNetwork:
-    """Return the lowered network on this machine's CPU. Kernels without a schedule have a contiguous loop order."""
+    """Return a lowered network, built for this machine's CPU. Kernels without a schedule get a contiguous loop
+    order."""
     return HostNetwork(build(in_contiguous_order(module), _host_target()))
 
 
 def run_on_host(module: Any) -> tuple[Array, ...]:
-    """Return the result of ``main`` of a module without inputs, computed on this machine's CPU."""
+    """Run ``main`` of a module without inputs on this machine's CPU and return its results."""
     executable = _compile(module, parse_target(_host_target()))
     return flatten(_host_machine(executable.mod)["main"]())
 
@@ -209,14 +211,14 @@ def _host_target() -> str:
 def _host_machine(module: Any, **options: str) -> Any:
     """Return a virtual machine that runs a compiled module on this machine's CPU.
 
-    It is linked in a folder of ours, which the next run removes if this process is killed meanwhile. TVM's own would
-    stay.
+    The module is linked in an owned folder, which the next run removes if this process is killed meanwhile. A temporary
+    folder of TVM would stay.
     """
     with owned_folder("network") as folder:
         library = folder / "network.so"
         if any(each.kind == "llvm" for each in module.imports):
             library.write_bytes(link(module, _host_target()))
-        else:  # without a kernel: TVM writes what there is as a source file, which it compiles
+        else:  # without a kernel, the library has no code for LLVM: TVM writes it as a source file and compiles that
             module.export_library(str(library), workspace_dir=str(folder))
         linked = tvm.runtime.load_module(str(library))
     return relax.VirtualMachine(linked, tvm.cpu(), **options)
@@ -241,7 +243,7 @@ class _Binder(PyExprMutator):  # type: ignore[misc]
     def visit_generic_const_(self, constant: GenericConst) -> Any:
         if not hasattr(constant.value, "numpy"):
             return constant
-        # One for each use: the layout of a weight is chosen by the kernel that reads it.
+        # One variable for each use, because the kernel that reads a weight chooses its layout.
         variable = relax.Var(f"param_{len(self.variables)}", constant.ty)
         self.variables.append(variable)
         self.arrays.append(constant.value)
@@ -262,10 +264,10 @@ def _constants_to_parameters(module: Any) -> tuple[Any, list[Any]]:
 
 def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
     """Run the lifted layout conversion on this machine."""
-    if not module[_TRANSFORM].ret_ty.fields:  # a network without weights: nothing to compile for
+    if not module[_TRANSFORM].ret_ty.fields:  # a network without weights has nothing to convert
         return ()
     handed_on = _handed_on(module[_TRANSFORM])
-    if handed_on is not None:  # kernels that read their weights as they are
+    if handed_on is not None:  # no weight is converted
         return tuple(array_of(constants[at]) for at in handed_on)
     executable = _compile(module, parse_target(_host_target()))
     machine = _host_machine(executable.mod, memory_cfg="naive")
@@ -274,7 +276,8 @@ def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
 
 
 def _handed_on(function: Any) -> list[int] | None:
-    """Return the position of each result of a function of one tuple among its items; None if one is computed."""
+    """If a function of one tuple only returns items of this tuple, return the position of each result in it; None if
+    any result is computed."""
     bound = {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
 
     def followed(value: Any) -> Any:

@@ -1,9 +1,9 @@
 """Linking of a compiled TVM module to the bytes of a shared object.
 
-The linker is called directly: for one kernel ``ld -shared`` takes 3 ms where ``cc -shared`` takes 15 ms. A kernel needs
-no start files or libraries: its calls of libc and libm are resolved in the process that loads it.
+The linker is called directly: for one kernel ``ld -shared`` takes 3 ms, ``cc -shared`` 15 ms. A kernel needs no start
+files or libraries: its calls of libc and libm are resolved in the process that loads it.
 
-Where this machine has no linker for the target, the object files travel as an archive and the device links them
+If this machine has no linker for the target, the object files are sent as an archive, and the device links them
 (:mod:`devices.rpc.remote_linking`).
 """
 
@@ -29,8 +29,8 @@ from devices.targets import is_native, library_of
 from fleet_tune.base.errors import UserError
 
 _BESIDE = ("-rpath", "$ORIGIN")
-"""Option of a linker: libraries are looked for beside the file that needs them."""
-# Objects are position-independent; a compiler adds nothing of its own to them.
+"""Linker option: libraries are searched for beside the file that needs them."""
+# Options with which a compiler links position-independent objects and adds nothing to them.
 _COMPILER_OPTIONS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,noexecstack")
 
 
@@ -42,8 +42,8 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
     """Return the shared object of ``module`` (host code, and device code of its imports), built for the canonical
     ``target``.
 
-    Returns an archive of its object files instead if this machine has no linker for the host of ``target``, which is
-    not its own (see :func:`devices.rpc.remote_linking.is_archive`).
+    If this machine has no linker for the host of a foreign ``target``, returns an archive of the object files instead
+    (see :func:`devices.rpc.remote_linking.is_archive`).
 
     Raises LinkerError if this machine has no linker for itself, LibraryMissingError if the code calls a library that is
     not installed, RuntimeError if linking fails.
@@ -77,10 +77,10 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
 
 @cache
 def find_linker(target: str) -> tuple[str, ...] | None:
-    """Return the command that links position-independent objects for the host of ``target``; None where the device has
-    to.
+    """Return the command that links position-independent objects for the host of ``target``; None if the device must
+    link them.
 
-    Raises LinkerError where the target is this machine's own architecture and it has no linker.
+    Raises LinkerError if the target is this machine's own architecture and it has no linker.
     """
     if is_native(target):
         for name in ("ld", "ld.lld"):
@@ -116,13 +116,13 @@ def foreign_linkers(triple: str) -> tuple[tuple[str, ...], ...]:
 
 
 def target_triple(target: str) -> str:
-    """Return LLVM's triple of the CPU that a canonical target's host code runs on; empty where it is this machine's."""
+    """Return LLVM's triple of the CPU that a canonical target's host code runs on; empty if it is this machine's."""
     attributes = json.loads(target)
     return str((attributes.get("host") or attributes).get("mtriple", ""))
 
 
 def _archive(output: str, inputs: Sequence[str]) -> None:
-    """Write a tar archive of the object files that is the same for the same files."""
+    """Write the object files to a tar archive. Equal files give an equal archive."""
     with tarfile.open(output, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, name in enumerate(inputs):
             content = Path(name).read_bytes()

@@ -21,16 +21,17 @@ _CPU = 1  # DLPack's kDLCPU
 
 
 def on_cpu(tensor: Any) -> bool:
-    """Return true if a tensor is in this machine's memory. Comparing its device with TVM's takes ten times as long."""
+    """Return true if a tensor is in this machine's memory. Comparing its device with TVM's devices would take ten times
+    as long."""
     return bool(tensor.__dlpack_device__()[0] == _CPU)
 
 
 def shared(value: Any) -> Any | None:
-    """Return an array or a torch tensor as a TVM tensor in the same memory; None where it cannot be shared. One without
-    elements never is: numpy and torch count an extent of 0 as 1 in strides, and TVM as 0."""
+    """Return an array or a torch tensor as a TVM tensor in the same memory; None if the memory cannot be shared. A
+    tensor without elements is never shared: in strides, numpy and torch count an extent of 0 as 1, and TVM as 0."""
     if 0 in value.shape:
         return None
-    # An error takes 20 to 70 us. What numpy allocates for a few numbers is mostly not aligned.
+    # An error takes 20 to 70 us, and small arrays of numpy are mostly not aligned.
     address = value.__array_interface__["data"][0] if isinstance(value, np.ndarray) else value.data_ptr()
     if address % ALIGNMENT_BYTES:
         return None
@@ -41,10 +42,11 @@ def shared(value: Any) -> Any | None:
 
 
 def copy_of(value: Any) -> Any | None:
-    """Return an array or a torch tensor as a TVM tensor in memory of its own, on the CPU; None where DLPack does not
-    read it, it is on another device, not contiguous, or has no elements.
+    """Return a copy of an array or a torch tensor as a TVM tensor on the CPU; None if DLPack cannot read it, or it is
+    on another device, not contiguous, or without elements.
 
-    ``tvm.runtime.tensor`` keeps the array that it copies until Python looks for cycles: ``ctypes`` makes one.
+    ``tvm.runtime.tensor`` is not used: it makes a reference cycle (in ``ctypes``), which keeps the copied array alive
+    until the next garbage collection.
     """
     if 0 in value.shape:
         return None
@@ -71,11 +73,11 @@ def array_of(tensor: Any) -> Array:
 
 
 def torch_tensor_of(tensor: Any) -> Any:
-    """Return a tensor as one of torch, in the same memory where that is possible; None where torch cannot read it."""
-    import torch  # not the name from its module: that import takes half a microsecond each time
+    """Return a tensor as a torch tensor, in the same memory where that is possible; None if torch cannot read it."""
+    import torch  # importing a name from a module of torch would take half a microsecond each time
 
     try:
-        # A capsule: torch does not ask for its device and how to wait for it.
+        # Given a capsule, torch does not ask the tensor for its device and stream.
         if on_cpu(tensor):
             return torch.utils.dlpack.from_dlpack(tensor.__dlpack__())
         return torch.utils.dlpack.from_dlpack(tensor).cpu()

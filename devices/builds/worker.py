@@ -1,8 +1,8 @@
-"""The child process of :class:`devices.builds.builder.BuildWorker`: schedules, compiles and links, one request at a
+"""The child process of :class:`devices.builds.builder.BuildWorker`: schedules, compiles and links one candidate at a
 time.
 
 Run as ``python -m devices.builds.worker``. TVM is imported once; the design spaces of recent tasks stay in memory. A
-request names a task by its id; the task itself comes with the first request for it.
+request names a task by its id; the first request for a task contains the task itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from fleet_tune.base.errors import UserError
 
 # A task's design space holds a TVM schedule for each sketch: about a megabyte each.
 CACHED_TASKS = 64
-# Checks of arguments at every call are a fifth of the code that LLVM compiles; our arguments always fit.
+# Without checks of the arguments of each call: they are a fifth of the code that LLVM compiles, and our arguments
+# always fit.
 PASS_OPTIONS = {"tirx.disable_assert": True}
 
 
@@ -46,7 +47,7 @@ def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler
         except UserError as error:
             answer = {"status": "user_error", "problem": error.problem, "next_step": error.next_step}
         except Exception as error:
-            if is_shortage(error):  # of this machine, and no fault of the candidate
+            if is_shortage(error):  # a shortage of this machine, not a fault of the candidate
                 answer = {"status": "short", "detail": f"{last_line(error)}: {MORE_ROOM}"}
             else:
                 answer = {"status": "error", "detail": last_line(error)}
@@ -70,7 +71,7 @@ class KernelCompiler:
         use_vector_math()
         use_kernel_passes()
         self._load_intrinsics = intrinsics.load_intrinsics
-        self._load_intrinsics(resolve_target(NATIVE))  # most likely needed, and better now than in the first build
+        self._load_intrinsics(resolve_target(NATIVE))  # most likely needed by the first build
         self._spaces = spaces
         self._link = linking.link
         self._plan_of = plan_of
@@ -79,8 +80,8 @@ class KernelCompiler:
         self._space_by_task: dict[str, spaces.DesignSpace] = {}
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request: library, arguments and trace. Raises whatever TVM or the design space
-        raises."""
+        """Return the answer to a request: library, arguments, trace, and more. Passes on any error of TVM or the design
+        space."""
         import tvm
 
         from devices.targets import parse_target, without_late_optimisations
@@ -118,7 +119,7 @@ class KernelCompiler:
         }
 
     def _task(self, request: dict[str, Any]) -> Task:
-        """Return the task of a request: remembered, or sent along."""
+        """Return the task of a request, which the request contains, or an earlier one did."""
         task_id = request["task_id"]
         if request["task"] is not None:
             task = decode_task(request["task"])

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 # Seconds for a server to ask its machine for its CPU, on a slow link.
 _ASK_TIMEOUT_SECS = 60.0
-# A plain TVM server frees itself of a hanging kernel only when its session expires; renewed at half of this.
+# Lifetime of a session on a plain TVM server, which gets rid of a hanging kernel only when the session expires. The
+# client opens a new session after half of this time.
 _PLAIN_SESSION_SECS = 300.0
 # Seconds to wait for the server that the tracker gave us last, before the tracker is asked again.
 _HELD_SECS = 5.0
@@ -35,7 +36,7 @@ _HELD_SECS = 5.0
 class Connection:
     """Connects to the server of one device; see :class:`devices.client.rpc_device.RpcDevice` for the arguments.
 
-    The caller that notices that a session is lost closes it; the next one is opened when it is needed. Raises
+    A caller that notices that the session is lost closes it. The next session is opened when it is needed. Raises
     TargetError for an unknown target.
     """
 
@@ -51,11 +52,12 @@ class Connection:
         server_key: ServerKey,
     ) -> None:
         self._config = config
-        #: Canonical target. Empty until the first session where ``config`` asks for the device's own CPU.
+        #: Canonical target. If ``config`` asks for the device's own CPU, it is empty until the first session.
         self.target = "" if config.target == NATIVE else self._target_of(config.target)
         #: True once a session was opened.
         self.has_worked = False
-        #: Workbench of the open session, which may be lost unnoticed; None where none is open.
+        #: Workbench of the open session; ``None`` if no session is open. The session may be lost without anybody having
+        #: noticed.
         self.bench: Workbench | None = None
         #: Address of our own server that the tracker gave us last.
         self.held: tuple[str, int] | None = None
@@ -69,10 +71,11 @@ class Connection:
         self._name = secrets.token_hex(8)
 
     def workbench(self) -> Workbench:
-        """Return the workbench of the open session; opens one where there is none.
+        """Return the workbench of the open session. Open a session if there is none.
 
-        Raises SessionLostError past ``timeout_secs``, its GpuUnusableError if the target is a GPU and the server can
-        use none, TargetError if the device's own CPU was asked for and its server cannot tell.
+        Raises SessionLostError past ``timeout_secs``, GpuUnusableError (a SessionLostError) if the target is a GPU and
+        the server can use none, TargetError if the server cannot tell its own CPU for which ``config`` asks, or cannot
+        load the device's library.
         """
         session = self.bench.session if self.bench is not None else None
         if session is not None and not session.ours and session.age_secs > _PLAIN_SESSION_SECS / 2:
@@ -92,7 +95,7 @@ class Connection:
         return action(self.workbench())
 
     def last_exit(self) -> str | None:
-        """Return how this client's session before this one ended (empty: in order); None if the server is a plain one.
+        """Return how this client's previous session ended, empty if it ended in order; ``None`` for a plain TVM server.
 
         Raises SessionLostError.
         """
@@ -136,7 +139,7 @@ class Connection:
         return self._target_of(text)
 
     def _load_library(self, session: RpcSession) -> None:
-        """Load the device's library into a session's process. Raises TargetError where the device has none."""
+        """Load the device's library into a session's process. Raises TargetError if the server cannot load it."""
         library = library_of(self.target)
         if not library:
             return
@@ -172,9 +175,10 @@ class Connection:
             pause_secs = min(1.0, 2 * pause_secs)
 
     def _new_session(self, timeout_secs: float) -> RpcSession:
-        """Open a session. Through a tracker, the server that it gave us last is tried first, then another one.
+        """Open a session. With a tracker, try the server that the tracker gave us last, then ask the tracker for
+        another one.
 
-        Our own server ends hanging kernels itself; a plain one is asked for a session that expires.
+        Our own server ends hanging kernels itself. A plain TVM server is asked for a session that expires.
         """
         if self._tracker_key is None:
             return self._session(self._host, self._port, timeout_secs, plain_secs=_PLAIN_SESSION_SECS)
@@ -192,7 +196,7 @@ class Connection:
         session = self._session(
             server.host, server.port, remaining, key=server.match_key, plain_secs=_PLAIN_SESSION_SECS
         )
-        if session.ours:  # a plain one serves whom the tracker sends, and nobody else
+        if session.ours:  # a plain server serves only clients that the tracker sends
             self.held = (server.host, server.port)
         return session
 
@@ -212,7 +216,7 @@ class Connection:
 
 
 def _gpu_problem(bench: Workbench) -> str:
-    """Return why a server cannot use a GPU, in one line; empty where it can."""
+    """Return why a server cannot use a GPU, in one line; empty if it can."""
     try:
         ask = bench.session.function("fleet_tune.gpu_problem")
     except Exception:  # a plain server, or one of ours of an older version

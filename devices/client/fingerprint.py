@@ -28,20 +28,20 @@ from devices.targets import parse_target, vector_registers
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 UNTOLD = "unknown"
-"""Value of what a plain TVM RPC server does not tell: its machine's processor and version of TVM."""
-# Single runs of a millisecond or two: on a shared machine one of that many is undisturbed. On a slow machine each takes
-# longer, and a few are enough.
+"""Value of the properties that a plain TVM RPC server does not report: its machine's processor and version of TVM."""
+# Number of single runs. A run takes a millisecond or two, and on a shared machine one of that many is undisturbed. On a
+# slow machine a run takes longer, and a few runs are enough.
 _REPEATS, _LEAST_REPEATS = 30, 3
 _REPEAT_SECS = 5.0
-# Bursts of runs, and the seconds between two: processes that start beside a probe (builders that load TVM) may have a
-# core for some tenths of a second, and the best of a single burst was half of the device's speed.
+# Number of bursts of runs, and seconds between two bursts. Processes that start during a probe (builders that load TVM)
+# may occupy a core for some tenths of a second: the best run of a single burst then showed half of the device's speed.
 _BURSTS, _BURST_SECS = 6, 0.15
 _MEBIBYTE = 1 << 20
 # Each tensor of the bandwidth probe is as large as the last-level cache, within these limits.
 _TRIAD_BYTES = (16 * _MEBIBYTE, 128 * _MEBIBYTE)
-# TVM's number of the attribute; its Python class has no name for it.
+# TVM's number of this device attribute. TVM's Python class has no name for it.
 _MAX_REGISTERS_PER_BLOCK = 9
-# Cache sizes where the device's kernel does not tell: the smallest of CPUs of the last ten years.
+# Cache sizes by level if the device's kernel does not report them: the smallest of CPUs of the last ten years.
 _ASSUMED_CACHES = {"1": 32 << 10, "2": 256 << 10}
 
 Dot = Callable[[Any, Any], Any]
@@ -50,13 +50,14 @@ _log = logging.getLogger(__name__)
 
 
 def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> Fingerprint:
-    """Return the fingerprint of the device behind ``bench``; blocks for about a second on a server, longer on a board:
-    each step has the time that the slowest device takes.
+    """Return the fingerprint of the device behind ``bench``. This blocks for about a second on a server, longer on a
+    board. The deadline of each step allows for the slowest device.
 
-    ``threads``: threads that the fleet file asks for, compared with what the server runs kernels on.
+    ``threads``: number of threads in the fleet file. The log gets a warning if the server runs kernels on another
+    number.
 
-    Raises SessionLostError, and :class:`fleet_tune.base.errors.VersionsDifferError` where the device has another
-    version of TVM than this process.
+    Raises SessionLostError, and :class:`fleet_tune.base.errors.VersionsDifferError` if the device has another version
+    of TVM than this process.
     """
     with bench.session.deadline(bench.patience.probe_secs):
         says = describe(bench)
@@ -98,7 +99,7 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
 def describe(bench: Workbench) -> dict[str, Any]:
     """Return the description of the device's machine (see :func:`devices.host.machine.describe`).
 
-    A plain TVM RPC server is asked for the number of its threads, and for its kernel's files about the caches.
+    A plain TVM RPC server only tells its number of threads, and the cache sizes: its kernel's files are downloaded.
     """
     session = bench.session
     if session.ours:
@@ -123,13 +124,14 @@ def describe(bench: Workbench) -> dict[str, Any]:
 
 
 def power_now(bench: Workbench) -> str:
-    """Return the power mode of the device as it is now (see :attr:`Fingerprint.power`)."""
+    """Return the current power mode of the device (see :attr:`Fingerprint.power`)."""
     with bench.session.deadline(bench.patience.probe_secs):
         return str(bench.session.function("fleet_tune.power")(bench.kind)) if bench.session.ours else ""
 
 
 def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None) -> float:
-    """Return the operations per second of all cores, in float32 or by an operator for narrower numbers."""
+    """Return the peak operations per second of all cores: in float32, or with ``dot``, an operator on narrower
+    numbers."""
     kernel = probe_kernels.arithmetic(target, cores, lanes, dot=dot)
     given = np.int32 if dot else np.float32
     dtypes = (given, given, np.int32 if isinstance(dot, IntegerDot) else np.float32)
@@ -142,8 +144,8 @@ def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None
 
 
 def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], bursts: int = 1) -> float:
-    """Return the best of many short timings of a probe kernel, in up to ``bursts`` a little apart: the speed of the
-    device, not what other processes left of it."""
+    """Return the seconds of the fastest of many short runs of a probe kernel: it shows the speed of the undisturbed
+    device. The runs are in up to ``bursts`` bursts, a little apart."""
     # TVM's timer begins with a run that it does not count.
     with bench.session.deadline(2 * (bench.patience.probe_secs + kernel.slowest_secs)):
         module = bench.load(kernel.library)
@@ -154,14 +156,15 @@ def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], burs
         with bench.session.deadline(bench.patience.probe_secs + 10 * repeats * first_secs):
             timer = module.time_evaluator("main", bench.device, number=1, repeat=repeats)
             best_secs = min(best_secs, *timer(*tensors).results)
-        if not left or time.monotonic() >= end:  # on a slow device one burst is as long as all
+        if not left or time.monotonic() >= end:  # on a slow device one burst is long enough
             break
         time.sleep(_BURST_SECS)
     return best_secs
 
 
 def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int) -> float:
-    """Return the bytes per second of main memory with all cores, by a triad over tensors that do not fit the caches."""
+    """Return the bandwidth of main memory with all cores in bytes per second, measured by a triad over tensors that do
+    not fit into the caches."""
     low, high = _TRIAD_BYTES
     # A GPU has more memory, and its events need a longer run to be exact.
     size = high if bench.kind == "cuda" else min(max(cache_bytes, low), high)
@@ -189,8 +192,8 @@ def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:
 
 
 def cuda_limits(device: Any) -> dict[str, Any]:
-    """Return the fields of :class:`DeviceAbstraction` that TVM's ``device`` tells, and those that follow from its
-    compute capability, number of multiprocessors and highest clock."""
+    """Return the fields of :class:`DeviceAbstraction` that TVM's ``device`` reports, and the fields that follow from
+    its compute capability, number of multiprocessors and highest clock."""
     cores = tensor_cores(str(device.compute_version))
     return {
         "registers": int(device._GetDeviceAttr(device.dlpack_device_type(), device.index, _MAX_REGISTERS_PER_BLOCK)),
@@ -204,5 +207,5 @@ def cuda_limits(device: Any) -> dict[str, Any]:
 
 
 def _text(content: bytes) -> str:
-    """Return a sysfs file as text. Some servers send it padded with zeros to the size that sysfs pretends."""
+    """Return a sysfs file as text. Some servers pad it with zeros to the size that sysfs claims for it."""
     return content.rstrip(b"\0").decode().strip()

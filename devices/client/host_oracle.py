@@ -1,6 +1,6 @@
-"""Oracles that are too slow for their device, run on the machine that drives it, beside the measurements.
+"""Oracles that are too slow for their device. They run on the machine that drives the device, beside the measurements.
 
-Each uses all cores and may need much memory: one runs at a time on a machine, whichever device it is for.
+An oracle uses all cores and may need much memory. So a machine runs only one at a time for all of its devices.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _TURN = "this machine's turn to run unscheduled programs"
 
 
 class HostOracles:
-    """Runs oracles one after the other, each in a process of its own (:mod:`devices.client.host_oracle_worker`), which
-    windows stop.
+    """Runs oracles one after the other, each in a process of its own (:mod:`devices.client.host_oracle_worker`). Quiet
+    windows stop that process.
 
     Args:
         module: the module that the process runs (tests give their own).
-        limit_secs: until one has run; what windows take does not count.
-        folder: folder of this user on this machine, where the processes that run oracles take turns; None for no turns.
+        limit_secs: time limit of an oracle in seconds; the time of quiet windows does not count.
+        folder: folder of this user on this machine, for the lock with which processes take turns at running oracles;
+            ``None`` for no turns.
     """
 
     def __init__(self, module: str = _MODULE, limit_secs: float = HOST_ORACLE_SECS, folder: Path | None = None) -> None:
@@ -45,15 +46,15 @@ class HostOracles:
         self._module = module
         self._limit_secs = limit_secs
         self._one_at_a_time = threading.Lock()
-        self._computing: dict[str, threading.Event] = {}  # tasks whose oracle was begun; set once it has ended
+        self._computing: dict[str, threading.Event] = {}  # by task whose oracle was started; set once it has ended
         self._outputs: dict[str, OracleOutputs] = {}
         self._failures: dict[str, str] = {}
         self._process: WarmProcess | None = None
         self._closed = False
 
     def begin(self, artifact: Artifact, window: QuietWindow | None) -> None:
-        """Begin to run an oracle in the background, unless it was begun before, or its program is not known here.
-        ``window``: the quiet window of this host, None where nothing is measured on it."""
+        """Start an oracle in the background. Do nothing if it was started before, or if ``artifact`` has no program.
+        ``window``: the quiet window of this host; ``None`` if nothing is measured on it."""
         task_id = artifact.task_id
         if task_id not in self._computing and artifact.program:
             self._computing[task_id] = threading.Event()
@@ -64,15 +65,15 @@ class HostOracles:
         return task_id in self._computing and not self._computing[task_id].is_set()
 
     def outputs(self, task_id: str) -> OracleOutputs | None:
-        """Return what the oracle of a task has computed; None while it has not."""
+        """Return the outputs of a task's oracle; ``None`` until they are computed."""
         return self._outputs.get(task_id)
 
     def failure(self, task_id: str) -> str:
-        """Return why there will be no outputs, in one line; empty while there may be."""
+        """Return in one line why a task's oracle failed; empty if it has not failed."""
         return self._failures.get(task_id, "")
 
     def wait(self, task_id: str, secs: float) -> None:
-        """Wait until the oracle of a task has ended, if it was begun, for so long at most."""
+        """Wait at most ``secs`` for the end of a task's oracle. Return at once if it was not started."""
         if task_id in self._computing:
             self._computing[task_id].wait(secs)
 
@@ -94,8 +95,8 @@ class HostOracles:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Have this machine's turn for the block. A process that holds it for longer than an oracle may take is not
-        waited for: two oracles at a time are better than none."""
+        """Hold this machine's turn during the block. If another process holds it for longer than an oracle may take, go
+        on without the turn: two oracles at a time are better than none."""
         lock = None
         if self._folder is not None:
             make_own_folder(self._folder)
@@ -108,7 +109,7 @@ class HostOracles:
                 release_lock(lock)
 
     def _computed(self, artifact: Artifact, window: QuietWindow | None) -> OracleOutputs:
-        """Raises ChildLostError and ValueError where it cannot be run here."""
+        """Run an oracle. Raises ChildLostError, ChildStartError or ValueError if it cannot be run here."""
         limit = ["--memory-limit", str(memory_limit(memory_total_bytes(), 1))]
         threads = {"TVM_NUM_THREADS": str(usable_cpus())}
         self._process = WarmProcess(

@@ -1,8 +1,8 @@
 """The child process of :mod:`devices.client.host_oracle`: builds the unscheduled program of a task for the processor of
 this machine, and runs it on the inputs of its check.
 
-Run as ``python -m devices.client.host_oracle_worker``. Its loops are in a contiguous order, the outer ones on all
-cores: the order of no sum changes.
+Run as ``python -m devices.client.host_oracle_worker``. The loops of the program are put into a contiguous order, and
+the outer loops run on all cores. The order of the terms of a sum does not change.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def main() -> None:
 
 
 def computed(request: dict[str, Any]) -> dict[str, Any]:
-    """Return ``positive``, and ``runs``: for each, whether its inputs are special, and the bytes of its outputs; see
-    :class:`devices.protocol.OracleOutputs`."""
+    """Return the outputs of an oracle as a message: ``positive``, and ``runs``, a list that has for each run whether
+    its inputs are special, and the bytes of its outputs. See :class:`devices.protocol.OracleOutputs`."""
     import tvm
 
     from devices.client.output_check import all_runs

@@ -1,4 +1,5 @@
-"""A candidate on a device: loading it, timing it on the device or from here, running it once for its output."""
+"""A candidate on a device: loading it, timing it on the device or from this process, running it once to check its
+outputs."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from fleet_tune.base.timeouts import DeviceTimeouts
 class LoadedCandidate:
     """A candidate that is loaded on a device, with its arguments.
 
-    Making one and every method raise SessionLostError, and TVM's errors where loading or running fails.
+    The constructor and every method raise SessionLostError, and TVM's errors if loading or running fails.
 
     Args:
         bench: the device.
         request: the candidate, and how to measure it.
-        positive: kind of inputs that it is timed on (see :func:`devices.timing.arguments.make_inputs`).
-        decide: stopping rule against a plain TVM RPC server; our own server has its own.
-        patience: time for what precedes a measurement: allocating, sending, loading, packing.
+        positive: true to time it on positive inputs (see :func:`devices.timing.arguments.make_inputs`).
+        decide: stopping rule to use with a plain TVM RPC server; our own server has its own rule.
+        patience: time limits of the device, for the steps before a measurement: allocating, sending, loading, packing.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class LoadedCandidate:
             self._arguments = place(self._artifact, self._module, positive)
 
     def evaluate(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
-        """Time it: on a server of ours beside the kernel, on a plain one by one micro-batch after the other from
-        here."""
+        """Time the candidate. Our own server runs all micro-batches in one call. With a plain server each micro-batch
+        is a call from here."""
         session = self.bench.session
         if session.ours:
-            # The server ends a batch that takes too long, and begins none when time is up: this is for a lost network.
+            # The server ends a batch that takes too long, and begins none past the timeout. This deadline is for a lost
+            # network.
             with session.deadline(2.2 * rule.timeout_secs + 10.0):
                 text = EvaluationRequest(rule, incumbent_secs, self.bench.kind, self._artifact.packed).to_json()
                 answer = session.function("fleet_tune.evaluate")(self._module, "main", text, *self._arguments)
@@ -69,14 +71,17 @@ class LoadedCandidate:
         return evaluate(guarded, rule, incumbent_secs, self._decide)
 
     def evaluate_placed_anew(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
-        """Time it with its tensors in other memory than before: their addresses may have been what made it fast."""
+        """Time the candidate with its tensors at other addresses than before: it may have been fast only because of
+        their addresses."""
         with self.bench.session.deadline(self._prepare_secs):
             self._arguments = self.bench.place_anew(self._artifact, self._module, self._positive)
         return self.evaluate(rule, incumbent_secs)
 
     def disagreement(self, oracle: Oracle) -> str:
-        """Run it once on each set of inputs of ``oracle``, which ran before, and return why its outputs are not the
-        oracle's; empty if they agree. They are overwritten first with values that differ from these."""
+        """Run the candidate once on each set of inputs of ``oracle``, and return why its outputs differ from the
+        oracle's; empty if they agree. ``oracle`` has run before.
+
+        Before each run the output tensors are filled with values that differ from the oracle's outputs."""
         trace = self._artifact.trace
         for run in (each for each in oracle.runs(self.bench) if oracle.compares(each, trace)):
             check = Check(oracle.plan, run.special, run.outputs)
@@ -89,7 +94,7 @@ class LoadedCandidate:
 
     def _outputs(self, oracle: Oracle, check: Check) -> list[Array]:
         bench = self.bench
-        # Twice the time to send: inputs and overwritten outputs are sent, and outputs come back.
+        # Twice the time to send: inputs and initial contents of the outputs are sent, and the outputs come back.
         with bench.session.deadline(2 * self._prepare_secs + self._rule.timeout_secs):
             arguments = bench.checked_arguments(self._artifact, self._module, oracle.positive, check)
             return bench.outputs(self._artifact, self._module, arguments)

@@ -23,22 +23,24 @@ from fleet_tune.base.timeouts import DeviceTimeouts
 # Seconds to link and load a library of many kernels, and to run an unscheduled network on a small board.
 _LOAD_SECS = 600.0
 _RUN_SECS = 600.0
-# Signals that end the process on the device by the network's fault. SIGKILL is mostly a device short of memory.
+# Signals that end the process on the device because of a fault of the network. SIGKILL mostly means that the device is
+# short of memory.
 _CRASHES = (*DAMAGE, "SIGFPE")
 
 
 class LoadedNetwork:
     """A network that is loaded on a device, with its arguments as tensors there.
 
-    Loading raises SessionLostError where the session ends meanwhile, and TVM's errors where the device cannot load the
-    library, has no memory for it, or refuses it.
+    The constructor raises SessionLostError if the session ends meanwhile, and TVM's errors if the device cannot load
+    the library, has no memory for it, or refuses it.
 
     Args:
         bench: the device.
         library: shared object of the network.
-        arguments: inputs and parameters, in the order of its arguments.
-        last_exit: asks the server how a lost session ended (None: it cannot tell); may raise SessionLostError.
-        patience: time for sending it.
+        arguments: inputs and parameters, in the order of the network's arguments.
+        last_exit: returns how a lost session ended, as the server tells; ``None`` if it cannot tell. May raise
+            SessionLostError.
+        patience: time limits of the device, for sending the network.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class LoadedNetwork:
         sent_bytes = len(library) + sum(array.nbytes for array in arguments)
         with bench.session.deadline(_LOAD_SECS + patience.sending_secs(sent_bytes)):
             bench.memory.admit(sent_bytes)
-            # TVM's virtual machine runs there; of the results only tensors come back.
+            # TVM's virtual machine runs on the device. Of its results only tensors come back.
             self._library = bench.load(library)
             self._machine = relax.VirtualMachine(self._library, bench.device)
             self._arguments = [tvm.runtime.tensor(array, bench.device) for array in arguments]
@@ -63,16 +65,16 @@ class LoadedNetwork:
     def outputs(self) -> tuple[Array, ...]:
         """Return the outputs of a run.
 
-        Raises NetworkRunError where the network fails or the device's process crashes, UncheckedError where the session
-        is lost for another reason: time, memory, the connection.
+        Raises NetworkRunError if the network fails or the device's process crashes, UncheckedError if the session is
+        lost for another reason: time, memory, the connection.
         """
         with self._running():
             self._machine.invoke_stateful("main")
             return flatten(self._machine.get_outputs("main"))
 
     def measure_within(self, budget_secs: float) -> float:
-        """Return the seconds of a run, as far as nothing disturbs it (:func:`devices.timing.run_series.calm_secs`),
-        over runs that take about ``budget_secs``. Raises as :meth:`outputs`."""
+        """Return the seconds of an undisturbed run (:func:`devices.timing.run_series.calm_secs`), from runs that take
+        about ``budget_secs`` together. Raises the errors of :meth:`outputs`."""
         with self._running():
             (first_secs,) = self._timed(1)
             if first_secs > budget_secs / 2:
@@ -80,10 +82,10 @@ class LoadedNetwork:
             return calm_secs(self._timed, self._timed(1)[0], budget_secs)  # the first run allocates
 
     def in_place(self, budget_secs: float) -> InNetworkTimes:
-        """Return the time of each kernel within the network, over runs that take about ``budget_secs``.
+        """Return the time of each kernel within the network, from runs that take about ``budget_secs`` together.
 
-        Raises as :meth:`outputs`, and UncheckedError for a plain TVM RPC server: calls can be watched only where the
-        network runs.
+        Raises the errors of :meth:`outputs`, and UncheckedError for a plain TVM RPC server: only the process that runs
+        the network can time its calls.
         """
         if not self._bench.session.ours:
             raise UncheckedError("a plain TVM RPC server does not time kernels in a network")

@@ -1,9 +1,9 @@
-"""Verification of a candidate's outputs against the reference: those of its task's oracle on the same device.
+"""Verification of a candidate: its outputs are compared with the outputs of its task's oracle, mostly on the same
+device.
 
-Both run on inputs that are made for it (:mod:`devices.builds.checks.check_plan`): there every term of a sum counts, so
-that rounding in a right kernel and a mistake in a wrong one give errors of very different sizes, however long the sums
-are.
-A second run has special values among its inputs (:mod:`devices.builds.checks.special_values`).
+Both run on inputs that are made for the check (:mod:`devices.builds.checks.check_plan`). On these inputs every term of
+a sum counts. So a rounding error of a right kernel is much smaller than the error of a wrong one, however long the sums
+are. A second run has special values among its inputs (:mod:`devices.builds.checks.special_values`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ DEFAULT = DeviceTimeouts()
 _SLOW_FLOPS = 2e7
 _RUNS = 3  # at most: on inputs of both signs, on positive ones, on special ones
 MOST_TRIES = 2
-"""Runs of an oracle that do not end in time, the second with twice the time of the first, before it is given up on a
-device. :func:`policies.measuring.deadline.oracle_secs` has room for them."""
+"""Number of failed tries after which an oracle is given up on a device. After a timeout the next try has twice the
+time. :func:`policies.measuring.deadline.oracle_secs` has room for these tries."""
 
 EXACT = {
     "float64": (1e-9, 1e-9),
@@ -37,36 +37,38 @@ EXACT = {
     "float16": (2.0**-9, 2.0**-12),
     "bfloat16": (2.0**-6, 2.0**-9),
 }
-"""Largest difference where no sum is rounded, by the narrowest type: as a share of the value itself, for what is
-computed from the sums (two to four units in the last place of half types), and as a share of the oracle's largest
-value. The one for float32 leaves room for schedules that transform the terms of sums (Winograd's lose up to 1e-4); one
-term of 65,536 is 7e-4."""
+"""Largest allowed differences if no sum is rounded, by the narrowest type. The first is a share of the value itself,
+for operations on the sums (two to four units in the last place of half types). The second is a share of the oracle's
+largest value. That of float32 leaves room for schedules that transform the terms of sums (Winograd's lose up to 1e-4);
+in a sum of 65,536 terms one term is 7e-4."""
 ROUNDED = {"float64": (1e-8, 1e-9), "float32": (2e-4, 5e-5), "float16": (5e-3, 1e-3), "bfloat16": (2e-2, 5e-3)}
-"""Largest difference where sums are rounded: several roundings; a term that counts is from a 16th to a 1024th of its
-sum."""
-# Share of integers made of floats that may be off by one: the float lay between the two.
+"""Largest allowed differences if sums are rounded: several rounding errors. A term that counts is a 16th to a 1024th of
+its sum."""
+# Share of the integers made from floats that may be off by one: the float lay between the two integers.
 _ROUNDED_OTHERWISE = 1e-3
-# One step of the integers that such floats follow from, as a part of the largest: there are some 256.
+# Largest error of a float that follows from such an integer which is off by one, as a share of the largest float: such
+# integers have some 256 values.
 _ROUNDED_STEP = 1 / 64
 
 
 class OracleTimeoutError(SessionTimeoutError):
-    """The oracle did not end in time. The session is lost; whether the device is, the caller finds out."""
+    """The oracle did not end in time. The session is lost. The caller has to find out whether the device is lost
+    too."""
 
 
 class OracleFailedError(Exception):
-    """The oracle does not run on this device, which works: it lacks memory, or refuses the kernel."""
+    """The oracle fails on a device that works: the device lacks memory for it, or refuses the kernel."""
 
 
 class Oracle:
     """The unscheduled program of a task. Its outputs are right by definition; it runs once on each set of inputs.
 
-    One that is slow or fails is no fault of its device: it is tried again, with more time where it was slow, and then
-    given up. Without it candidates are measured and not verified.
+    An oracle that is slow or fails is no fault of its device. It is tried again, with more time if it was slow, and
+    then given up. Without an oracle candidates are measured but not verified.
 
     Args:
         artifact: the program.
-        abstraction: the device, for its speed; None where it was not probed.
+        abstraction: properties of the device, which give its speed; ``None`` if it was not probed.
         patience: time limits of the device.
     """
 
@@ -75,13 +77,15 @@ class Oracle:
     ) -> None:
         runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
         sent_secs = 2 * _RUNS * sent_bytes(artifact) / SLOWEST_LINK_BYTES  # outputs come back
-        #: Time limit of its run: by its operations, its bytes and the speed of the device; doubled after a timeout.
+        #: Time limit of its runs together, from its operations, its bytes and the speed of the device; doubled after a
+        #: timeout.
         self.timeout_secs = patience.oracle_secs + sent_secs + _RUNS * runs_secs
         #: Why it has not run, in one line; empty before it was tried, and once it has run.
         self.problem = ""
         self._tries = 0
-        #: Kind of inputs on which candidates are timed and checked (see :func:`devices.timing.arguments.make_inputs`):
-        #: true once the oracle has run and its outputs are not finite on inputs of both signs.
+        #: True if candidates are timed and checked on positive inputs (see
+        #: :func:`devices.timing.arguments.make_inputs`): the oracle has run, and its outputs are not finite on inputs
+        #: of both signs.
         self.positive = False
         self.plan = artifact.check
         self._artifact = artifact
@@ -94,25 +98,24 @@ class Oracle:
 
     @property
     def is_given_up(self) -> bool:
-        """True where it was tried often enough."""
+        """True if it was tried :data:`MOST_TRIES` times without success."""
         return self._tries >= MOST_TRIES and not self.has_run
 
     def use(self, outputs: OracleOutputs) -> None:
-        """Use what another processor has computed. It may round otherwise than the device: nothing has to agree to the
-        last bit."""
+        """Use outputs that another processor has computed, unless the oracle has run. That processor may round
+        differently than the device, so outputs need not agree to the last bit."""
         if not self.has_run:
             self.plan = replace(self.plan, reproducible=False, compares_zeros=False)
             self.positive, self._runs, self.problem = outputs.positive, outputs.runs, ""
 
     def ended_session(self, how: str) -> None:
-        """Note that it ended the session in which it ran, on a device that works: it crashed, or took too much
-        memory."""
+        """Note that the oracle ended its session on a device that works: it crashed, or took too much memory."""
         self._tries += 1
         self.problem = f"its unscheduled program ends its process: {how}"
 
     def runs(self, bench: Workbench) -> Sequence[CheckedRun]:
-        """Return what it computes on each set of inputs. Raises OracleTimeoutError, SessionLostError, and
-        OracleFailedError where a run fails."""
+        """Return the oracle's outputs on each set of inputs. Run it if it has not run. Raises OracleTimeoutError,
+        SessionLostError, and OracleFailedError if a run fails."""
         if not self._runs:
             try:
                 with bench.session.deadline(self.timeout_secs):
@@ -139,21 +142,21 @@ class Oracle:
         return self._runs
 
     def compares(self, run: CheckedRun, trace: str) -> bool:
-        """Return true if the outputs of a candidate with this ``trace`` on the inputs of a run are compared: with
-        Winograd's transforms NaN and infinities reach whole tiles."""
+        """Return true if the outputs of a candidate with this ``trace`` are compared with ``run``. With Winograd's
+        transforms they are not compared on special values: NaN and infinities spread over whole tiles."""
         return not (run.special and uses_winograd(trace))
 
     def disagreement(self, run: CheckedRun, outputs: Sequence[Array], trace: str = "") -> str:
-        """Return why the ``outputs`` of a candidate are not those of a run of the oracle; empty if they agree.
-        ``trace``: of the candidate."""
+        """Return why the ``outputs`` of a candidate differ from the oracle's in ``run``; empty if they agree.
+        ``trace``: trace of the candidate."""
         if uses_winograd(trace):  # the transforms round
             plan = replace(self.plan, reproducible=False, compares_zeros=False)
             return disagreement(run.outputs, outputs, plan, rounded=self.positive)
         if run.special:
             expected: Sequence[Array] = run.outputs
             if uses_library(trace):
-                # The zeros around an image make NaN of an infinite weight. A library, as that of a framework, leaves
-                # them out.
+                # A kernel multiplies an infinite weight by the zeros around an image, which gives NaN. A library, like
+                # that of a framework, leaves the zeros out.
                 expected = [np.where(np.isnan(one), other, one) for one, other in zip(expected, outputs, strict=True)]
             text = disagreement(expected, outputs, self.plan, special=True)
             return f"{text} (inputs with special values)" if text else ""
@@ -161,7 +164,7 @@ class Oracle:
 
 
 def all_runs(outputs: Callable[[bool, bool], list[Array]], plan: CheckPlan) -> OracleOutputs:
-    """Run an oracle on each set of inputs. ``outputs(positive, special)``: what it computes on one."""
+    """Run an oracle on each set of inputs. ``outputs(positive, special)`` returns its outputs on one set."""
     for positive in (False, True):
         plain = outputs(positive, False)
         if all_finite(plain):
@@ -176,9 +179,10 @@ def sent_bytes(artifact: Artifact) -> int:
 
 
 def tolerance(plan: CheckPlan, dtype: str, rounded: bool = False) -> tuple[float, float]:
-    """Return the largest difference of an output of type ``dtype``, as a share of each value and of the largest value.
+    """Return the largest allowed differences of an output of type ``dtype``: a share of each value, and of the largest
+    one.
 
-    ``rounded``: on other inputs than the plan's, on which sums may be rounded though it says ``exact``.
+    ``rounded``: true for other inputs than the plan's. On these, sums may be rounded although the plan says ``exact``.
     """
     exact = plan.exact and not (rounded and plan.sums)
     return (EXACT if exact else ROUNDED)[plan.precision or dtype]
@@ -194,11 +198,13 @@ def disagreement(
     """Return why ``outputs`` are not the oracle's, in one line; empty if they agree.
 
     Floats agree if NaN and infinities are in the same places, and elsewhere ``|output - oracle| <= share * |oracle| +
-    part * max |oracle|``, which :func:`tolerance` gives; without sums on special inputs (``special``), which have
-    numbers of all magnitudes, the upper quartile stands for the maximum. Where the plan says that right kernels are
-    reproducible, they are equal, and zeros have the same sign where it says so. Integers and booleans agree if they are
-    equal; of integers that are made of floats in several operations, one in a thousand may be off by one, and of floats
-    that follow from such integers by one step.
+    part * max |oracle|``, with ``share`` and ``part`` from :func:`tolerance`. Special inputs (``special``) have numbers
+    of all magnitudes: without sums, the upper quartile then replaces the maximum. If the plan says that right kernels
+    are reproducible, floats must be equal. Zeros must then have the same sign if the plan says so.
+
+    Integers and booleans agree if they are equal. If the plan has integers that are made from floats (``rounds``), one
+    integer in a thousand may be off by one, and one in a thousand floats that follow from such integers may be off by
+    one step.
     """
     for position, (expected, got) in enumerate(zip(oracle, outputs, strict=True)):
         prefix = f"output {position}: " if len(oracle) > 1 else ""
@@ -225,7 +231,7 @@ def _integers(expected: Array, got: Array, rounds: bool) -> str:
 
 
 def _equal_floats(expected: Array, got: Array, compares_zeros: bool) -> str:
-    """Compare floats that have one right value."""
+    """Return how floats differ that have one right value; empty if they are equal."""
     same = (expected == got) | ((expected != expected) & (got != got))
     if compares_zeros:
         same &= (expected != 0) | (np.signbit(expected) == np.signbit(got))

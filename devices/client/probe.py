@@ -1,7 +1,7 @@
 """The probe of a device: a millisecond of arithmetic on all cores, always the same.
 
-It moves no memory. A stream through memory measures how much of the last cache others use at the moment, and kernels do
-not follow that.
+It moves no memory. A stream through memory would measure how much of the last-level cache other processes use at the
+moment, and the times of kernels do not follow that.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _arithmetic = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
 class Probe:
     """The probe's kernel, loaded on the device of ``bench`` with its tensors.
 
-    Making one and running it block on the device, each for as long as the slowest device may take, plus ``probe_secs``
-    of its patience. Both raise SessionLostError, and TVM's errors where a kernel does not load or run.
+    The constructor and :meth:`secs` block on the device. Their deadlines allow for the slowest device, and for
+    ``probe_secs`` of its patience. Both raise SessionLostError, and TVM's errors if a kernel does not load or run.
     """
 
     def __init__(self, bench: Workbench, target: str) -> None:

@@ -55,7 +55,7 @@ def arithmetic(
         cores: CPU threads or multiprocessors.
         lanes: float32 values of a vector register, or threads of a warp.
         core_rows: values of ``p`` for each CPU thread.
-        dot: operator in place of the multiplication, of int32 tensors; None for float32.
+        dot: operator on int32 tensors instead of the multiplication; ``None`` for a multiplication in float32.
     """
     cuda = parse_target(target).kind.name == "cuda"
     width = _CUDA_THREADS * _CUDA_SUMS if cuda else _SUMS * lanes
@@ -70,7 +70,7 @@ def arithmetic(
     local = schedule.cache_write(block, 0, "local")
     p, j, step = schedule.get_loops(block)
     if cuda:
-        # The sums of a thread lie beside each other: only then does it write back these alone, and keeps them in
+        # The sums of a thread are adjacent. Only then does the thread write back just its own sums, and keep them in
         # registers.
         thread, sums = schedule.split(j, [_CUDA_THREADS, _CUDA_SUMS])
         schedule.reorder(p, thread, step, sums)
@@ -91,7 +91,7 @@ def arithmetic(
         schedule.vectorize(schedule.split(schedule.get_loops(local)[-1], [None, lanes])[1])
     work = 2.0 * rows * width * _STEPS
     slowest_secs = work / cores / SLOWEST_FLOPS
-    # Only the passes lower the operator.
+    # Only our passes lower the operator ``dot``.
     library = _compile(schedule, target, WITH_KERNEL_PASSES if dot else "default")
     return ProbeKernel(library, ((width,), (_STEPS,), (rows, width)), work, slowest_secs)
 
@@ -112,7 +112,8 @@ def triad(target: str, elements: int, lanes: int) -> ProbeKernel:
 
 
 def fill(target: str, elements: int, lanes: int) -> ProbeKernel:
-    """Return the kernel ``A[i] = 1``, which makes the pages of a fresh tensor real before they are read."""
+    """Return the kernel ``A[i] = 1``, which makes the system allocate the pages of a fresh tensor before they are
+    read."""
     cuda = parse_target(target).kind.name == "cuda"
     a = te.compute((elements,), lambda _i: te.const(1.0, "float32"), name="A")
     schedule = Schedule(_module(te.create_prim_func([a])))

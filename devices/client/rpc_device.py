@@ -55,14 +55,14 @@ class RpcDevice:
         config: the device, as the fleet file describes it.
         host: address of the server, or of a tracker.
         port: port there.
-        decide: ``"module:function"`` of the stopping rule, used against a plain TVM RPC server; our own server has its
-            own.
-        connect_timeout_secs: time to wait for an unreachable or busy server before the device counts as lost; None for
-            what ``config`` says.
+        decide: ``"module:function"`` of the stopping rule, used with a plain TVM RPC server; our own server has its own
+            rule.
+        connect_timeout_secs: time to wait for an unreachable or busy server before the device counts as lost; ``None``
+            for the time in ``config``.
         cache_bytes: size of the tensors kept on the device between candidates.
-        tracker_key: where ``host:port`` is a TVM RPC tracker, the key to ask it for. The server that it gives is held
-            as long as it works, and tried first when its session is lost.
-        server_key: the key that the server has.
+        tracker_key: key to ask for, if ``host:port`` is a TVM RPC tracker. The server that the tracker gives is kept as
+            long as it works, and tried first when its session is lost.
+        server_key: the key that the server is expected to have.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RpcDevice:
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
         self._abstraction: DeviceAbstraction | None = None  # once it was probed
-        self._server: tuple[int, str] | None = None  # threads and version of TVM, likewise
+        self._server: tuple[int, str] | None = None  # threads and version of TVM, once probed
 
     @property
     def device_id(self) -> str:
@@ -102,8 +102,9 @@ class RpcDevice:
     def fingerprint(self) -> Fingerprint:
         """Probe the device: run the probes, read its properties.
 
-        Raises DeviceUnreachableError, TargetError if the device's own CPU was asked for and its server cannot tell, or
-        if it cannot run code for its target, DeviceKeyError if its server has another key than ours.
+        Raises DeviceUnreachableError, TargetError if the server cannot tell its own CPU for which the fleet file asks,
+        or if the device cannot run code for its target, DeviceKeyError if the server has another key than ours,
+        VersionsDifferError if it has another version of TVM.
         """
         with self._reached():
             try:
@@ -141,8 +142,8 @@ class RpcDevice:
                 raise SessionLostError(f"{error}{'; ' + end if end else ''}") from error
 
     def _class_name(self, target: str) -> str:
-        """Return the name of the device's class. Devices that may call a library are not of the class of the others:
-        their records are of other candidates."""
+        """Return the name of the device's class. Devices whose kernels may call a library are in a class of their own:
+        their candidates differ from those of other devices."""
         given, library = self._config.device_class, library_of(target)
         return f"{given}-{library}" if given and library else given or default_device_class_name(target)
 
@@ -184,7 +185,7 @@ class RpcDevice:
         oracle = self._oracles[task_id]
         unreached: DeviceUnreachableError | None = None
         if not oracle.has_run and not oracle.is_given_up:
-            # What else may go wrong meets the first candidate that is checked too, and has its rules there.
+            # Any other error occurs again when the first candidate is checked, and is handled there.
             with contextlib.suppress(Exception):
                 try:
                     oracle.runs(self._connection.once_more_on_loss(_answering))
@@ -220,21 +221,21 @@ class RpcDevice:
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
 
     def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
-        if sum(map(sent_bytes, artifacts)) > self._cache_bytes:  # all of it is on the device at a time
+        if sum(map(sent_bytes, artifacts)) > self._cache_bytes:  # all kernels are there at a time
             return None
         try:
             return self._extra_secs(self._connection.workbench(), artifacts, time.monotonic() + budget_secs)
         except SessionLostError:
             self._connection.close()
-        except Exception:  # it tells people how long a network takes, and nothing depends on it
+        except Exception:  # the result only informs people, and nothing depends on it
             _LOG.debug("kernels did not run in a round", exc_info=True)
         return None
 
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> LoadedNetwork:
-        """Load a compiled network on the device, with its inputs and parameters. It is lost with the session: the next
-        measurement that fails may end it.
+        """Load a compiled network on the device, with its inputs and parameters. The network is lost with its session,
+        which the next failed measurement may end.
 
-        Raises UncheckedError where the device cannot be reached or cannot load it.
+        Raises UncheckedError if the device cannot be reached or cannot load it.
         """
         try:
             return self._connection.once_more_on_loss(
@@ -265,7 +266,7 @@ class RpcDevice:
                 loaded += [module, *bench.arguments(artifact, module, oracle.positive)]
             arguments.append(RoundArguments.of(artifact, not (oracle.positive or oracle.plan.rounds)))
         timeout_secs = self._config.patience.candidate_secs
-        # The server ends what takes too long: this is for a lost network.
+        # The server ends a round that takes too long. This deadline is for a lost network.
         with bench.session.deadline(2 * timeout_secs + 10.0):
             secs = float(measure(encode_round(arguments), timeout_secs, *loaded))
         return secs if math.isfinite(secs) else None
@@ -324,15 +325,15 @@ class RpcDevice:
         return dataclasses.replace(measured, verified=True)
 
     def _failed(self, error: Exception, rule: StopRule | None = None) -> Measurement:
-        """Return the measurement that an error makes. ``rule``: by which the candidate's kernel ran; None if it did
-        not.
+        """Return the measurement of a candidate that ended with ``error``. ``rule``: rule by which its kernel ran;
+        ``None`` if it did not run.
 
-        The server is asked how a lost session ended, if it is still there.
+        If the session was lost, the server is asked how it ended.
         """
         if not isinstance(error, SessionLostError):
             outcome = Outcome.KILLED if is_shortage(error) else Outcome.RUN_ERROR
             return Measurement(outcome, detail=said(error))
-        if self._connection.bench is None:  # none could be opened
+        if self._connection.bench is None:  # no session could be opened
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
         try:
             end = self._lost_exit()
@@ -356,14 +357,14 @@ class RpcDevice:
             raise DeviceUnreachableError(self.device_id, str(error)) from error
 
     def _run_probe(self, bench: Workbench) -> float:
-        if self._probe is None or self._probe.bench is not bench:  # what was loaded is lost with its session
+        if self._probe is None or self._probe.bench is not bench:  # its kernel is lost with its session
             self._check_unchanged(bench)
             self._probe = Probe(bench, self._connection.target)
         return self._probe.secs()
 
     def _check_unchanged(self, bench: Workbench) -> None:
-        """Raises ProbeError if the server has come back with other threads or another TVM than the fingerprint has: the
-        probe does not see that, and times would not be comparable."""
+        """Raise ProbeError if the server has come back with another number of threads or version of TVM than the
+        fingerprint has. The probe does not show such a change, and times would not be comparable."""
         if self._server is None:
             return
         with bench.session.deadline(self._config.patience.probe_secs):
@@ -375,8 +376,8 @@ class RpcDevice:
 
 
 def _server_of(says: Mapping[str, Any]) -> tuple[int, str]:
-    """Return the threads and the version of TVM of a server, from what :func:`devices.client.fingerprint.describe`
-    has."""
+    """Return the number of threads and the version of TVM of a server. ``says``: result of
+    :func:`devices.client.fingerprint.describe`."""
     return int(says["threads"]), str(says["tvm_version"])
 
 

@@ -1,9 +1,9 @@
 """An open TVM RPC session in which every wait has a deadline.
 
 TVM's RPC client blocks in native code for as long as the server takes, and offers no way out. Here a watchdog
-(:mod:`devices.client.watchdog`) shuts the connection down at the deadline, so that the blocked call fails at once. (Its
-socket is found among this process' descriptors when it is connected; a duplicate is kept, which stays valid whatever
-TVM does with its own.)
+(:mod:`devices.client.watchdog`) shuts the connection down at the deadline, so that the blocked call fails at once. (The
+connection's socket is found among this process' descriptors when TVM connects. A duplicate is kept, which stays valid
+whatever TVM does with its own descriptor.)
 
 A server of ours is also watched on a second connection while a call takes long: a server that is stopped, or behind a
 network that drops everything, is noticed in seconds and not at the deadline of the call.
@@ -56,7 +56,7 @@ class ContextLostError(SessionLostError):
 
 
 class SessionUnreachedError(SessionLostError):
-    """No session could be opened as long as it was tried."""
+    """No session could be opened within the time limit."""
 
 
 class GpuUnusableError(SessionLostError):
@@ -90,11 +90,12 @@ class RpcSession:
         host: address of the server.
         port: its port.
         key: TVM's routing key.
-        timeout_secs: deadline for connecting; a server that is busy with another client is waited for as long.
-        plain_secs: time after which a plain server is asked to end the session, whatever it does then.
+        timeout_secs: time limit for connecting, also to a server that is busy with another client.
+        plain_secs: time after which a plain server is asked to end the session, whatever runs then; ``None`` for no
+            limit.
         name: name by which our own server knows this client (see :mod:`devices.rpc.handshake`).
         server_key: the key that the server is expected to have.
-        silence_secs: time of the server to give a sign of life.
+        silence_secs: seconds that the server has to give a sign of life.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class RpcSession:
         self._silence_secs = silence_secs
         self._socket: socket.socket | None = None
         self._watched: socket.socket | None = None
-        self._others: set[int] | None = None  # sockets to the same server that were there before
+        self._others: set[int] | None = None  # sockets to the same server that existed before
         self._dog = Watchdog(self.gives_sign_of_life, self.cut, silence_secs)
         deadline = time.monotonic() + timeout_secs
         try:
@@ -130,13 +131,13 @@ class RpcSession:
                 except SessionTimeoutError as error:
                     if not self.ours:
                         raise
-                    # It has answered, and takes one client at a time.
+                    # The server has answered, and takes one client at a time.
                     busy = f"the device server at {host}:{port} is busy with another client since {timeout_secs:.1f} s"
                     raise SessionTimeoutError(f"{busy} (a process that is stopped keeps it too)") from error
                 finally:
                     if self._socket is None:
                         self.cut()
-                    self._others = None  # later ones may be another thread's
+                    self._others = None  # later sockets may be another thread's
             handshake.detect_cut(self._socket)
         except BaseException:
             self.close()
@@ -166,9 +167,10 @@ class RpcSession:
                 self._session.remove(name)
 
     def load_objects(self, archive: bytes, name: str) -> Any:
-        """Upload an archive of object files under ``name``, which must be new, have the other side link and load it.
+        """Upload an archive of object files under ``name``, which must be new. Have the server link and load it.
 
-        Raises LinkerError where it has nothing to link with, RuntimeError where linking or loading fails.
+        Raises LinkerError if our own server has no linker, or if a plain server fails; RuntimeError if linking or
+        loading fails on our own server.
         """
         if not self.ours:
             try:
@@ -195,8 +197,8 @@ class RpcSession:
         """Run calls on the session; cut it if they take longer, or if the server shows no sign of life meanwhile.
 
         Raises SessionTimeoutError past the deadline, ContextLostError if a kernel has made the GPU unusable for the
-        session, SessionLostError if the device has, or if the session is found dead after an error; any other
-        exception of the calls passes through, and the session is still good.
+        session, SessionLostError if a fault of the device has, if the server shows no sign of life, or if the session
+        is dead after an error. Any other exception of the calls passes through, and the session stays usable.
         """
         late = f"no answer within {timeout_secs:g} s"
         silent = f"the server gave no sign of life for {self._silence_secs:g} s"
@@ -268,9 +270,9 @@ class RpcSession:
             return False
 
     def _watch(self, host: str, port: int, timeout_secs: float, key: ServerKey) -> str | None:
-        """Reach the server, learn whether it is one of ours, and keep the connection to one that is.
+        """Connect to the server and find out whether it is our own. If it is, keep this second connection.
 
-        Returns the proof that we have its key; None for a plain server.
+        Return the text that proves to our own server that we have its key; ``None`` for a plain server.
         """
         try:
             connection = socket.create_connection((host, port), timeout=timeout_secs)
@@ -305,7 +307,7 @@ class RpcSession:
         return socket.socket(fileno=os.dup(max(descriptors)))
 
     def _new_sockets(self) -> set[int]:
-        others = self._others  # which the thread that connects may take away
+        others = self._others  # read once: the connecting thread may reset it
         return set() if others is None else _sockets_to(self._peer) - others
 
 

@@ -7,12 +7,12 @@ from devices.host.children.exit_causes import ended_from_outside
 from fleet_tune.base.domain import Measurement, Outcome, StopRule
 
 ILLEGAL = "SIGILL"
-"""Named in the exit of a session whose code has an instruction that its processor lacks, or was overwritten."""
+"""Signal that ends a session whose code has an instruction that the processor lacks, or whose code was overwritten."""
 
 DAMAGE = ("SIGSEGV", "SIGBUS", ILLEGAL, "SIGABRT")
 """Crashes that earlier damage to the session's process can cause."""
 
-# Signals that end a session's process by the fault of its kernel; SIGKILL where the kernel took too much memory.
+# Signals that end a session's process because of a fault of its kernel. SIGKILL: the kernel took too much memory.
 _CRASHES = (*DAMAGE, "SIGFPE", "SIGKILL", "SIGTRAP", "SIGSYS")
 
 
@@ -22,7 +22,7 @@ def loss_measurement(error: SessionLostError, end: str | None, rule: StopRule | 
     Args:
         error: how the session was lost.
         end: how the session ended, as the server says; None for a server that cannot tell.
-        rule: rule by which the candidate ran; None where it did not run, so that the loss is no fault of its kernel.
+        rule: rule by which the candidate ran; ``None`` if it did not run, so that the loss is no fault of its kernel.
     """
     if end is not None and ended_from_outside(end):
         return Measurement(Outcome.KILLED, detail=f"the process that ran the kernel: {end}")

@@ -1,7 +1,7 @@
-"""Memory of a GPU that has none of its own: it takes its host's, as on a Jetson.
+"""Memory of a GPU that shares the memory of its host, as on a Jetson.
 
-CUDA grants what is asked for until the host has nothing left: then the kernel ends processes, or the board stands
-still. So the host is asked first.
+CUDA grants every allocation until the host has no memory left. Then the operating system ends processes, or the board
+stands still. So the host's free memory is checked before an allocation.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _MEBIBYTE = 1 << 20
 
 
 class NoRoomError(RuntimeError):
-    """The device has not the memory that is asked for."""
+    """The device does not have enough memory for an allocation."""
 
 
 class AskedSession(Protocol):
-    """Part of a session that tells of the memory."""
+    """The part of a session that reports free memory."""
 
     ours: bool
 
@@ -27,8 +27,8 @@ class AskedSession(Protocol):
 
 
 class SharedMemory:
-    """The memory of a device in one session. Of a device with memory of its own, or behind a server that does not
-    tell, everything is admitted: an allocation fails where there is none."""
+    """The memory of a device in one session. Every size is admitted for a device with memory of its own, and for a
+    server that does not report its memory: there an allocation fails if memory is short."""
 
     def __init__(self, session: AskedSession, kind: str) -> None:
         self._free_bytes: Any = None
@@ -37,11 +37,11 @@ class SharedMemory:
                 self._free_bytes = session.function("fleet_tune.free_bytes")
 
     def has_room(self, nbytes: int) -> bool:
-        """Return true if ``nbytes`` may be allocated, so that the host keeps some memory."""
+        """Return true if the host keeps some free memory after an allocation of ``nbytes``."""
         return nbytes <= self._room(nbytes)
 
     def admit(self, nbytes: int) -> None:
-        """Raise NoRoomError where :meth:`has_room` is false."""
+        """Raise NoRoomError if :meth:`has_room` is false."""
         room = self._room(nbytes)
         if nbytes > room:
             raise NoRoomError(
@@ -50,7 +50,7 @@ class SharedMemory:
             )
 
     def _room(self, asked: int) -> int:
-        """Return the bytes that may be allocated now; ``asked`` where that is not known."""
+        """Return the bytes that may be allocated now; ``asked`` if that is not known."""
         if self._free_bytes is None:
             return asked
         free = int(self._free_bytes())

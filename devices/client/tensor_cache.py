@@ -10,14 +10,15 @@ Tensors = list[Any]
 
 
 class TensorCache:
-    """Lists of tensors by key. Those used last are kept, up to ``most_bytes``; one that is larger is kept alone."""
+    """Lists of tensors by key. The most recently used lists are kept, up to ``most_bytes`` together. A list that is
+    larger is kept alone."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._kept: OrderedDict[Hashable, tuple[Tensors, int]] = OrderedDict()
 
     def get(self, key: Hashable, nbytes: int, make: Callable[[], Tensors]) -> Tensors:
-        """Return the tensors of ``key``. Where they are not kept, others make room for them before ``make`` does."""
+        """Return the tensors of ``key``. If they are not kept, drop others to make room, then call ``make``."""
         if key not in self._kept:
             while self._kept and nbytes + sum(size for _, size in self._kept.values()) > self._most_bytes:
                 self._kept.popitem(last=False)
@@ -26,11 +27,11 @@ class TensorCache:
         return self._kept[key][0]
 
     def replace(self, key: Hashable, tensors: Tensors) -> None:
-        """Keep ``tensors`` in place of those of ``key``, which have the same size."""
+        """Replace the tensors of ``key`` by ``tensors`` of the same size."""
         self._kept[key] = tensors, self._kept[key][1]
 
     def clear(self) -> None:
-        """Keep nothing any more."""
+        """Drop all tensors."""
         self._kept.clear()
 
     def drop(self, key: Hashable) -> None:

@@ -24,7 +24,7 @@ class GuardedCall:
     silent: bool = False
     """True if the session was cut because the server gave no sign of life."""
     active: bool = True
-    """True until it is over."""
+    """True until the calls have ended, or the session is cut."""
 
 
 class Watchdog:
@@ -34,7 +34,7 @@ class Watchdog:
     One thread serves the whole session: starting one for every call would cost more than the call.
 
     Args:
-        gives_sign_of_life: asks the server; takes the seconds to wait.
+        gives_sign_of_life: asks the server for a sign of life; its argument is the seconds to wait.
         cut: ends the session.
         silence_secs: seconds to wait for a sign of life.
     """
@@ -68,8 +68,8 @@ class Watchdog:
                 self._guards.remove(guard)
 
     def end(self) -> None:
-        """Stop watching, and release the session, whose methods were called: TVM has 32 sessions, and one that only the
-        garbage collector can free may be kept for long."""
+        """Stop watching, and drop the references to the session's methods. TVM has at most 32 sessions, and a session
+        that only the garbage collector can free may be kept for long."""
         with self._changed:
             self._ended = True
             self._gives_sign_of_life, self._cut = lambda _: True, lambda: None

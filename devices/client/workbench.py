@@ -1,6 +1,6 @@
 """Tensors and loaded kernels on a device in one session.
 
-All of it vanishes with the session, and is made anew from the same seeds in the next one.
+They are lost with the session. The next session makes them anew from the same seeds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Workbench:
     Args:
         session: the session.
         kind: kind of the device (``"cpu"``, ``"cuda"``).
-        cache_bytes: size up to which the tensors of the tasks used last are kept.
+        cache_bytes: limit of the size of the kept tensors. Those of the most recently used tasks are kept.
         patience: time limits of the device.
     """
 
@@ -76,13 +76,14 @@ class Workbench:
         return list(self._keep(_timed(artifact, positive), sizes, lambda: self._made(request)))
 
     def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
-        """Return tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own
-        functions."""
+        """Return tensors as ``main`` of the loaded ``module`` expects them: constant weights are packed by the module's
+        own functions."""
         return self._packed(artifact, module, self.tensors(artifact, positive))
 
     def checked_arguments(self, artifact: Artifact, module: Any, positive: bool, check: Check) -> list[Any]:
-        """Return :meth:`arguments` with the inputs of a check, to which no candidate has written: they are copies of
-        tensors on the device that no kernel is given. Outputs have values that differ from the expected ones."""
+        """Return tensors as :meth:`arguments` does, with the inputs of a check. They are copies of tensors on the
+        device that no kernel is given, so that no candidate has written to them. Outputs have values that differ from
+        the expected ones."""
         tensors = self._copied(self._checked(artifact, positive, check))
         key = ("overwritten", *_checked(artifact, positive, check), check.expected is None)
         overwritten = self._keep(
@@ -95,8 +96,8 @@ class Workbench:
         return self._packed(artifact, module, tensors)
 
     def drop_altered(self, artifact: Artifact, positive: bool, check: Check) -> bool:
-        """Drop the inputs of a check if they are not on the device as they were made: a kernel that writes outside of
-        its tensors altered them. The next check makes them anew. Return true if they were dropped."""
+        """Drop the inputs of a check if their contents on the device have changed: a kernel has written outside of its
+        tensors. The next check makes them anew. Return true if they were dropped."""
         arrays = _checked_inputs(artifact, positive, check).arrays()
         kept = self._checked(artifact, positive, check)
         altered = any(tensor.numpy().tobytes() != array.tobytes() for tensor, array in zip(kept, arrays, strict=True))
@@ -110,8 +111,8 @@ class Workbench:
         return self._keep(key, sizes, lambda: self._made(_checked_inputs(artifact, positive, check)))
 
     def _keep(self, key: Hashable, size: int, make: Callable[[], list[Any]]) -> list[Any]:
-        """Return the kept tensors of ``key``, made where they are missing and the device has memory for them and a
-        copy. Raises NoRoomError."""
+        """Return the kept tensors of ``key``. Make them if they are missing. Raises NoRoomError if the device does not
+        have memory for them and a copy."""
 
         def made() -> list[Any]:
             if not self.memory.has_room(2 * size):
@@ -122,8 +123,8 @@ class Workbench:
         return self._kept.get(key, size, made)
 
     def _made(self, request: InputRequest) -> list[Any]:
-        """Return the tensors of a request. A server of this version makes them itself; to others they are sent, which
-        takes seconds for large ones."""
+        """Return the tensors of a request. A server of this version makes them itself. To any other server they are
+        sent, which takes seconds for large tensors."""
         if not self._sends_inputs and self._make_inputs is None:
             try:
                 self._make_inputs = self.session.function("fleet_tune.make_inputs")
@@ -157,9 +158,9 @@ class Workbench:
         return tensors
 
     def place_anew(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
-        """Return :meth:`arguments` with the task's tensors in other memory than before."""
-        # The old tensors are released only at the end, or the new ones would take their place. A spacer of another size
-        # each time keeps them from alternating between two places.
+        """Return tensors as :meth:`arguments` does, with the task's tensors at other addresses than before."""
+        # The old tensors are released only at the end, or the new ones would get their addresses. A spacer of another
+        # size each time keeps the tensors from alternating between two addresses.
         before = self.tensors(artifact, positive), self._spacer
         self._spacer = self.empty(TensorSpec((int(self._rng.integers(1, 65)) * 1024,), "float32"))
         self._kept.replace(_timed(artifact, positive), self._copied(before[0]))
@@ -188,7 +189,7 @@ def _checked_inputs(artifact: Artifact, positive: bool, check: Check) -> InputRe
 
 
 def _overwritten(artifact: Artifact, check: Check) -> Iterator[Array]:
-    """Yield contents of the outputs before a check (see :func:`devices.timing.arguments.poison`)."""
+    """Yield the contents that the outputs have before a check (see :func:`devices.timing.arguments.poison`)."""
     for number, index in enumerate(artifact.outputs):
         if check.expected is None:
             yield poison(artifact.args[index])

@@ -1,1 +1,1 @@
-"""Descriptions of the sketches of many tasks, made side by side in child processes and cached on disk."""
+"""Descriptions of the sketches of many tasks, made in parallel child processes and cached on disk."""

@@ -1,8 +1,9 @@
-"""Cache of the sketches of tasks on disk (:mod:`devices.host.file_cache`): a second run of a network describes nothing.
+"""Cache on disk for the sketches of tasks (:mod:`devices.host.file_cache`): a second run of a network describes nothing
+again.
 
-The key is a hash of everything that they follow from: the program, the target, the versions of TVM, and the code of
-``devices`` and of the values that a description consists of. A file is zlib over msgpack, written by
-:mod:`fleet_tune.base.records.datasets.dataset_codec`.
+The key is a hash of everything that the sketches depend on: the program, the target, imported traces, kernels over
+fewer rows, the versions of TVM, the code of ``devices``, and the code of a description's types and encoding. A file is
+zlib-compressed msgpack; :mod:`fleet_tune.base.records.datasets.dataset_codec` encodes the sketches.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ class TaskDescription:
 
     sketches: tuple[Sketch, ...]
     left_out: tuple[tuple[str, str], ...] = ()
-    """Rule and reason of each sketch that TVM could not schedule. The rule is empty where the reason is why the task
-    has no sketch at all."""
+    """Rule and reason of each sketch that TVM could not schedule. The rule is empty if the reason is why the task has
+    no sketch at all."""
 
     @classmethod
     def of(cls, sketches: Sequence[Sketch], left_out: tuple[tuple[str, str], ...]) -> TaskDescription:
-        """Return the description of a task whose sketches were described one by one.
+        """Return the description of a task from separately described sketches.
 
-        They compete by one time. So it is that over all numbers of rows if all sketches with statements are described
-        over fewer rows, and that of the most rows if one is not: none has fewer rows then.
+        The sketches of a task compete by the same measure of time. If all sketches with statements are described over
+        fewer rows, this is the time over all numbers of rows. If one is not, it is the time for the most rows, and the
+        fewer rows are removed from all sketches.
         """
         if not all(each.fewer_rows for each in sketches if each.statements):
             sketches = [replace(each, fewer_rows=()) if each.fewer_rows else each for each in sketches]
@@ -48,13 +50,13 @@ class TaskDescription:
 
 
 class DescriptionCache:
-    """Descriptions in ``folder``, which built kernels may share; None to keep nothing."""
+    """Descriptions in ``folder``, which may also hold built kernels. None to store nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self._files = None if folder is None else FileCache(folder, ".sketches", "descriptions of sketches")
 
     def find(self, task: Task) -> TaskDescription | None:
-        """Return the kept description of ``task``; None without one."""
+        """Return the stored description of ``task``; None if there is none that can be read."""
         body = self._files.find(_key(task)) if self._files else None
         if body is None:
             return None
@@ -66,8 +68,8 @@ class DescriptionCache:
             return None
 
     def store(self, task: Task, described: TaskDescription) -> None:
-        """Keep the sketches of ``task``. Those over dynamic rows are kept without the fewer rows too: the tasks of a
-        store of records have none, and its records are of the most rows."""
+        """Store the sketches of ``task``. For a task with fewer rows, the sketches are also stored without these, for
+        the same task without fewer rows: tasks in a record store have none, and their records are for the most rows."""
         if self._files is None:
             return
         self._files.store(_key(task), _packed(described))
@@ -91,6 +93,6 @@ def _key(task: Task) -> str:
 
 @cache
 def _code() -> str:
-    """Return a hash of the code that decides a description and how it is written."""
+    """Return a hash of the code on which the content and encoding of a description depend."""
     files = [Path(str(module.__file__)).read_bytes() for module in (sketch, dataset_codec)]
     return source_digest() + hashlib.blake2b(b"\0".join(files), digest_size=16).hexdigest()

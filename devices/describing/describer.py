@@ -1,8 +1,8 @@
-"""Makes and describes the sketches of many tasks in child processes, side by side.
+"""Makes and describes the sketches of many tasks in parallel child processes.
 
-TVM's sketch generation and the descriptions are native code over whatever programs a network brings. Where a child
-crashes, hangs or wants too much memory, the sketch at hand is lost, or the task where it had no sketch yet, and another
-child goes on. Where somebody ended the child from outside, the sketch is tried again.
+TVM's sketch generation and the descriptions run native code on arbitrary programs. If a child crashes, hangs or needs
+too much memory, the current sketch stays undescribed (or the task has no sketches, if they were not made yet), and
+another child continues. If the child was ended from outside, the sketch is tried again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fleet_tune.base.records.datasets.dataset_codec import decode_sketches
 from fleet_tune.base.sketch import Sketch
 
 ANSWER_SECS = 180.0
-"""Seconds without an answer after which a child counts as hung. The descriptions of a task end by themselves after a
-sixth of that in processor time (:data:`devices.describing.worker.TASK_SECS`); the rest is for busy machines."""
+"""Seconds without an answer after which a child counts as hung. A child starts no further description after a sixth of
+this in processor time (:data:`devices.describing.worker.TASK_SECS`); the rest is a margin for busy machines."""
 
 _START_SECS = 120.0
 _KILLS = 3
-"""Children that are ended from outside over one sketch before the sketch counts as the cause and is skipped."""
+"""Number of children ended from outside during one sketch after which the sketch counts as the cause and is skipped."""
 _RECYCLE_BYTES = 2 << 30
 
 
@@ -48,15 +48,15 @@ class DescriberStartError(UserError):
 
 
 class TaskDescriber:
-    """Describes tasks side by side, from the first :meth:`begin` or ``next`` on.
+    """Describes tasks in parallel, beginning with the first call of :meth:`begin` or ``next``.
 
-    An iterator over the position of each task and its sketches, as they are ready: cached ones first, without any work.
-    ``next`` raises :class:`DescriberStartError`, once.
+    It is an iterator over pairs of a task's position and its description, in the order in which descriptions become
+    ready. Cached ones come first. ``next`` may raise :class:`DescriberStartError`; the iteration is then over.
 
     Args:
         tasks: the tasks.
         kept: cache of descriptions; None for the user's cache.
-        workers: children at a time; None for one for each core.
+        workers: number of children at a time; None for one for each core.
         answer_secs: seconds without an answer after which a child counts as hung.
         window: quiet window that stops the children while a device of this host measures.
         module: module that the children run (tests give their own).
@@ -101,13 +101,13 @@ class TaskDescriber:
         return answer
 
     def begin(self) -> None:
-        """Describe in the background."""
+        """Start to describe in the background. Further calls do nothing."""
         if not self._begun:
             self._begun = True
             self._in_background(self._look_up, "describer")
 
     def close(self) -> None:
-        """Describe nothing more: the children end, and a caller that waits for the next task gets none."""
+        """Stop describing: the children end, and the iteration ends for a caller that waits in ``next``."""
         self._closed = True
         self._answers.put(None)
         for worker in self._at_work:
@@ -123,7 +123,7 @@ class TaskDescriber:
         threading.Thread(target=checked, name=name, daemon=True).start()
 
     def _look_up(self) -> None:
-        """Hand out the cached descriptions, and begin with the others."""
+        """Return the cached descriptions, and start workers for the other tasks."""
         missing: list[int] = []
         for at, task in enumerate(self._tasks):
             described = self._kept.find(task)
@@ -131,7 +131,7 @@ class TaskDescriber:
                 missing.append(at)
             else:
                 self._answers.put((at, described))
-        # The largest programs first: the other cores are idle while the last task is described.
+        # The largest programs come first, because other cores are idle while the last task is described.
         for at in sorted(missing, key=lambda at: -len(self._tasks[at].workload.module)):
             self._waiting.put(at)
         count = min(len(missing), self._workers)
@@ -146,7 +146,7 @@ class TaskDescriber:
             while True:
                 at = self._waiting.get_nowait()
                 described, complete = worker.describe(self._tasks[at])
-                # A sketch that lacked memory may be possible on another machine, or later.
+                # A sketch that failed for lack of memory may succeed on another machine, or later.
                 if complete and not any(over_memory(reason) for _, reason in described.left_out):
                     self._kept.store(self._tasks[at], described)
                 self._answers.put((at, described))
@@ -170,7 +170,7 @@ class _ClosedError(Exception):
 
 @dataclass
 class _Progress:
-    """The sketches of a task that are known."""
+    """The sketches of a task, and how many are done."""
 
     sketches: list[Sketch]
     left_out: tuple[tuple[str, str], ...]
@@ -179,7 +179,7 @@ class _Progress:
 
 
 class _Worker:
-    """One child at a time, which quiet windows stop; a lost one is replaced."""
+    """Runs one child at a time, and replaces a lost one. Quiet windows stop the child."""
 
     def __init__(
         self,
@@ -205,8 +205,8 @@ class _Worker:
         self._end()
 
     def describe(self, task: Task) -> tuple[TaskDescription, bool]:
-        """Return the sketches of ``task``, and true if no child was lost over them and none came too late for fewer
-        rows. Raises _ClosedError between two steps."""
+        """Return the sketches of ``task``, and true if they are complete: no child was lost, and no sketch came too
+        late to be described over fewer rows. Raises _ClosedError if the describer is closed between two steps."""
         progress: _Progress | None = None
         complete = True
         kills = 0
@@ -225,7 +225,7 @@ class _Worker:
                     (sketch,) = decode_sketches(answer["described"])
                     progress.sketches[progress.done] = sketch
                     progress.done += 1
-                    # A faster machine describes it over fewer rows too.
+                    # On a faster machine, this sketch would be described over fewer rows too.
                     complete &= not (answer["late"] and task.fewer_rows and sketch.statements)
                     kills = 0
                     self._recycle(answer["resident_bytes"] if progress.done == len(progress.sketches) else 0)
@@ -246,7 +246,7 @@ class _Worker:
         return TaskDescription.of(progress.sketches, progress.left_out), complete
 
     def abort(self) -> None:
-        """End the child at once, whatever it does; from any thread."""
+        """End the child at once, even during a request. May be called from any thread."""
         child = self._child
         if child is not None:
             child.abort()
@@ -277,11 +277,11 @@ class _Worker:
         return self._child
 
     def _lost(self, child: ChildProcess, error: Exception) -> str:
-        """Return why a child was lost, in one line; the next task gets another child."""
+        """Return in one line why a child was lost, and end it. The next request starts another child."""
         if isinstance(error, TimeoutError):
             reason = f"its process gave no answer within {self._answer_secs:g} s"
         else:
-            how, _, _ = child.obituary().partition('; File "')  # a line of a stack says nothing
+            how, _, _ = child.obituary().partition('; File "')  # without lines of the stack
             reason = f"its process ended: {how}"
         self._end()
         return reason

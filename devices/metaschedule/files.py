@@ -1,8 +1,8 @@
 """The two files of a MetaSchedule database: JSON lines.
 
 A line of workloads is ``[structural hash, base64 of the module's JSON text]``, a line of records ``[number of the
-workload, [trace, run seconds, target, arguments]]``. A line that is torn or not understood is reported with its number
-and skipped, and with it the lines that refer to it.
+workload, [trace, run seconds, target, arguments]]``. A line that is cut off or cannot be read is skipped and reported
+with its number. Records that refer to a skipped workload are skipped too.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ WORKLOADS, RECORDS = METASCHEDULE_FILES
 
 _SHOWN = 200
 ABOUT = "fleet_tune.json"
-"""File beside the two of a database that we wrote: the device class of the database, which TVM has no word for."""
+"""Third file of a database that we wrote. It holds the device class of the database, for which TVM's format has no
+field."""
 
 FAILED_SECS = 1e9
-"""Seconds from which on a candidate did not run: MetaSchedule writes 1e10 for it."""
+"""Run times from this on mark a candidate that did not run; MetaSchedule writes 1e10."""
 
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError)
-"""Errors of TVM for a text that it cannot read."""
+"""Errors that TVM and our readers raise for a text that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class DatabaseRecord:
     """A record of a database."""
 
     number: int
-    """Number of its line."""
+    """Line number of the record."""
     workload: Workload
     target: str
     """Canonical target."""
@@ -52,15 +53,15 @@ class DatabaseRecord:
 
 
 class DatabaseFiles:
-    """The database in a folder. Raises :class:`TransferError` where the files cannot be read."""
+    """The database in a folder. Raises :class:`TransferError` if the files cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Skipped lines, each with file, number and reason; complete once :meth:`records` is over.
+        #: Skipped lines, each with file, number and reason; complete once the iterator of :meth:`records` is exhausted.
         self.skipped: list[str] = []
 
     def records(self) -> Iterator[DatabaseRecord]:
-        """Yield the records that can be read, in their order."""
+        """Yield the records that can be read, in the order of their lines."""
         workloads = [self._workload(number, line) for number, line in self._lines(WORKLOADS)]
         for number, line in self._lines(RECORDS):
             if line is None:
@@ -90,7 +91,7 @@ class DatabaseFiles:
         try:
             _, text = line
             content = base64.b64decode(text, validate=True)
-            # TVM's stream writes the length of a text before it, in eight bytes.
+            # TVM writes the length of the text, in eight bytes, before the text.
             module = tvm.ir.load_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
             if not isinstance(module, tvm.IRModule):
                 raise TypeError("it is no module")
@@ -100,7 +101,7 @@ class DatabaseFiles:
             return None
 
     def _lines(self, name: str) -> Iterator[tuple[int, Any]]:
-        """Yield the lines with their numbers, None for a line that is no JSON."""
+        """Yield each line number with the value of the line; None for a line that is not JSON."""
         path = self.folder / name
         try:
             with path.open("rb") as file:
@@ -121,7 +122,7 @@ class DatabaseFiles:
 
 
 def class_written(folder: Path) -> str:
-    """Return the device class of a database that we wrote; empty where nothing names it."""
+    """Return the device class of a database that we wrote; an empty text if no class is stored."""
     try:
         name = json.loads((folder / ABOUT).read_bytes())["device_class"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -138,5 +139,5 @@ def _as_ours(module: tvm.IRModule) -> Workload:
 
 
 def hash_name(digest: str) -> str:
-    """Return the name of a workload of which only the hash is known."""
+    """Return a name for a workload of which only the hash is known."""
     return f"workload {digest[:8]}"

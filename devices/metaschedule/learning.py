@@ -1,8 +1,8 @@
 """MetaSchedule's databases as measured candidates to learn from (``--transfer-from``).
 
-A record becomes a candidate where its trace follows one of the sketches that this version makes of the same program and
-target, and its decisions are within them; the others are counted. The database does not describe its devices: their
-numbers are those of a device of the fleet with the same target, else the ones that the target alone tells.
+A record becomes a candidate if its trace follows one of the sketches that this version makes for the same program and
+target, and the sketch allows its decisions. Other records are only counted. The database does not describe its devices.
+Their properties are taken from a device of the fleet with the same target, or else assumed from the target alone.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ImportedCandidates:
 
     tasks: tuple[TaskData, ...]
     unmatched: int
-    """Number of its records that fit no sketch."""
+    """Number of records that fit no sketch."""
     skipped: tuple[str, ...] = ()
-    """Lines that are not understood, each with its number and the reason."""
+    """Lines that cannot be read, each with its number and the reason."""
 
 
 def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> ImportedCandidates:
-    """Return the candidates of a database. ``devices``: known devices by their canonical target.
+    """Return the candidates of a database. ``devices``: properties of known devices, by canonical target.
 
-    Raises :class:`TransferError` where a file cannot be read.
+    Raises :class:`TransferError` if a file cannot be read.
     """
     files = DatabaseFiles(folder)
     grouped: dict[tuple[str, str], list[DatabaseRecord]] = {}
@@ -55,7 +55,8 @@ def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> Imp
 
 
 def assumed(target: str) -> DeviceAbstraction:
-    """Return the numbers of a device of which only the target is known: a common server CPU's or GPU's of its width."""
+    """Return assumed properties of a device of which only the target is known: those of a common server CPU (with the
+    vector width of the target) or GPU."""
     attributes = json.loads(target)
     if device_kind(target) == "cpu":
         cores, lanes = int(attributes["num-cores"]), vector_bits(target) // 32

@@ -1,10 +1,11 @@
 """The schedules of a MetaSchedule database as records of ours.
 
-A record whose trace follows one of our sketches is a candidate of it. A trace that follows none becomes a sketch of its
-own, which a run then has beside those of the rules (:attr:`fleet_tune.base.domain.Task.imported`): its candidates are
-built, measured and searched as all others. MetaSchedule compares no outputs and does not say on which processor it
-measured, with which version and how many threads: its records have another origin than any run's, so that a run tries
-the best of them first, and believes its own measurements.
+A record whose trace follows one of our sketches becomes a candidate of that sketch. A trace that follows none becomes a
+sketch of its own, which a run uses in addition to the sketches of the rules
+(:attr:`fleet_tune.base.domain.Task.imported`): its candidates are built, measured and searched like all others.
+MetaSchedule compares no outputs, and does not store the processor, version and number of threads of a measurement. So
+its records get another origin than those of any run. A run therefore measures the best of them first, and trusts only
+its own measurements.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ _PAGE_RECORDS = 1000
 
 
 class DatabaseSchedules:
-    """The records of a database: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
+    """The records of a database, as a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
-    ``device_class``: name of the class that it was measured on. Empty: the name that we have written there, else the
-    default name of its target. Raises :class:`TransferError` where a file cannot be read.
+    ``device_class``: name of the device class on which the database was measured. If empty, the name that we stored in
+    the database is used, or else the default name of the target. Raises :class:`TransferError` if a file cannot be
+    read.
     """
 
     def __init__(self, folder: Path, device_class: str = "") -> None:
@@ -44,9 +46,9 @@ class DatabaseSchedules:
             name = device_class or default_device_class_name(line.target)
             task = Task(line.workload, DeviceClass(name, line.target))
             grouped.setdefault(task.id, (task, []))[1].append(line)
-        #: Lines that are not understood, each with file, number and reason.
+        #: Lines that were skipped, each with file, number and reason.
         self.skipped = files.skipped
-        #: Number of records that follow none of our sketches and have one of their own.
+        #: Number of records that follow none of our sketches, but an imported one.
         self.own_sketches = 0
         self._tasks = [task for task, _ in grouped.values()]
         unix_secs = (folder / RECORDS).stat().st_mtime
@@ -55,16 +57,17 @@ class DatabaseSchedules:
         for task, lines in grouped.values():
             for line, candidate in self._candidates(task, lines):
                 record = _record(line, candidate, unix_secs, seq=len(known) + 1)
-                if record.uid not in known:  # we write the best of a task twice
+                if record.uid not in known:  # we write the best record of a task twice
                     known.add(record.uid)
                     self._records.append(record)
 
     def tasks(self, only: Collection[str] | None = None) -> list[Task]:
-        """Return the tasks that it has records of. ``only``: those of these ids."""
+        """Return the tasks of the database. ``only``: ids of the tasks to return; None for all."""
         return [task for task in self._tasks if only is None or task.id in only]
 
     def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
-        """Return the origin of its records: the target is all that is known. ``only``: of these runs."""
+        """Return the origin of the records, by run and device class. Only the target is known. ``only``: the runs to
+        return; None for all."""
         if only is not None and BY_METASCHEDULE not in only:
             return {}
         versions = {MEASURED_BY: "MetaSchedule"}
@@ -72,24 +75,25 @@ class DatabaseSchedules:
         return {(BY_METASCHEDULE, each.name): Origin(each.target, "", 0, versions) for each in classes}
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
-        """Return its records of each task as trials."""
+        """Return the effort for each task: each record counts as a trial."""
         origins = self.run_origins()
         trials = Counter(record.task_id for record in self._records)
         efforts = [Effort(task_id, BY_METASCHEDULE, 0.0, float(count)) for task_id, count in trials.items()]
         return [(each, origins[BY_METASCHEDULE, each.task_id.partition("@")[2]]) for each in efforts]
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:  # noqa: ARG002 - of a protocol
-        """Return None: its seconds are not relative to a probe."""
+        """Return None: the seconds of the database are not relative to a probe."""
         return None
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
-        """Yield its records, ``seq`` by their order."""
+        """Yield the records in pages, from position ``cursor`` on. The ``seq`` of a record follows from its
+        position."""
         for start in range(cursor, len(self._records), _PAGE_RECORDS):
             yield self._records[start : start + _PAGE_RECORDS]
 
     def _candidates(self, task: Task, lines: list[DatabaseRecord]) -> Iterator[tuple[DatabaseRecord, Candidate]]:
-        """Yield the records of a task with their candidates, the fastest first; those without a candidate are
-        skipped."""
+        """Yield the records of a task with their candidates, the fastest first. Records without a candidate are skipped
+        and noted."""
         lines = sorted(lines, key=lambda line: (statistics.median(line.run_secs), line.number))
         recognising = TraceMatcher(task)
         found = [(line, recognising.candidate(line.trace)) for line in lines]
@@ -108,7 +112,7 @@ class DatabaseSchedules:
 
 
 def _sketches_of(lines: Sequence[DatabaseRecord]) -> list[Any]:
-    """Return a trace of each of the first sketches that these lines follow."""
+    """Return one trace for each of the first :data:`MOST_IMPORTED` different sketches that these lines follow."""
     first: dict[str, Any] = {}
     for line in lines:
         first.setdefault(json.dumps(before_postprocessing(line.trace)[0]), line.trace)

@@ -1,9 +1,9 @@
-"""Writes records of ours as a MetaSchedule database, which TVM's ``MetaScheduleApplyDatabase`` and ``JSONDatabase``
-read.
+"""Writes records of ours as a MetaSchedule database for TVM's ``MetaScheduleApplyDatabase`` and ``JSONDatabase``.
 
-TVM takes the record of the lowest mean of its seconds, whatever it was measured on: so a folder is of one device class,
-and a record has the one figure by which we choose (:attr:`fleet_tune.base.domain.Measurement.rank_secs`). Candidates
-whose output was not compared are skipped where TVM would take them in place of the best.
+TVM takes the record with the lowest mean run time, on whatever device it was measured. So a folder holds records of one
+device class only, and each record has a single run time, the one by which we rank
+(:attr:`fleet_tune.base.domain.Measurement.rank_secs`). A candidate whose output was not compared is left out if TVM
+would take it instead of the best verified one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _NOT_RUN_SECS = 1e10
 
 
 def write_database(folder: Path, device_class: str, tasks: Iterable[tuple[Task, Sequence[Record]]]) -> int:
-    """Write the candidates of tasks of one ``device_class``, one record of each, the best first; returns how many. The
-    database appears once it is complete.
+    """Write the candidates of tasks of one ``device_class``, each as one record, and return their number. For each
+    task, the best record must be the first in ``tasks``, because it is written twice. The files appear only once the
+    database is complete.
 
-    Raises :class:`RecordFileError` where there is one already, or it cannot be written.
+    Raises :class:`RecordFileError` if the folder already has a database, or cannot be written.
     """
     if any((folder / name).exists() for name in (WORKLOADS, RECORDS)):
         raise RecordFileError(f"{folder} has a MetaSchedule database already", "give another folder")
@@ -49,7 +50,8 @@ def write_database(folder: Path, device_class: str, tasks: Iterable[tuple[Task, 
             target = json.loads(task.device_class.target)
             arguments = [each.as_json() for each in ms.arg_info.ArgInfo.from_prim_func(module["main"])]
             lines = [[json.loads(record.trace), [secs], target, arguments] for record, secs in usable]
-            # A kernel that was not fused with others keeps the attribute by which that was decided; TVM compares it.
+            # A kernel that was not fused keeps the attribute that fusion decides by, and TVM compares this attribute.
+            # So the best record is also written for the workload with it.
             for variant, of_variant in ((module, lines), (_annotated(module), lines[:1])):
                 _write(workloads, ms.database.Workload(variant).as_json())
                 for line in of_variant:
@@ -60,7 +62,7 @@ def write_database(folder: Path, device_class: str, tasks: Iterable[tuple[Task, 
 
 
 def _usable(words: Sequence[Record]) -> list[tuple[Record, float]]:
-    """Return the records that are written, and the seconds of each."""
+    """Return the records to write, with the seconds to write for each."""
     best = min((each.measurement.rank_secs for each in words if each.measurement.verified), default=math.inf)
     usable = []
     for word in words:
@@ -75,7 +77,7 @@ def _usable(words: Sequence[Record]) -> list[tuple[Record, float]]:
 
 
 def _annotated(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a workload as a network has it that lets TVM decide what is fused."""
+    """Return a workload with the attribute that it has in a network whose fusion TVM decides."""
     annotated: tvm.IRModule = relax.transform.AnnotateTIROpPattern()(module)
     return annotated
 
@@ -97,8 +99,8 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _written(folder: Path) -> Iterator[tuple[IO[str], IO[str], IO[str]]]:
-    """Open the files under other names; they get theirs when the block is left normally. TVM reads the records only
-    with their workloads: these come first."""
+    """Open the files under temporary names, and rename them when the block is left normally. Workloads are renamed
+    before records, because TVM reads records only with their workloads."""
     names = (ABOUT, WORKLOADS, RECORDS)
     parts = [folder / f".{name}.{os.getpid()}.part" for name in names]
     try:

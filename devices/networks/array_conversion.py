@@ -33,18 +33,18 @@ def _is_tensor(kind: type[Any]) -> bool:
 
 @dataclass(frozen=True)
 class InputSignature:
-    """Types and shapes of plain torch tensors that a network took."""
+    """Types and shapes of plain torch tensors that were passed to a network."""
 
     each: tuple[tuple[type[Any], Any, Any], ...]
     """Type, element type and shape of each tensor."""
     is_same: Callable[..., bool] | None
-    """Compares other inputs with these, in one call of torch, in everything but their addresses. None where torch does
-    not offer it."""
+    """One call of torch that compares other inputs with these in everything but their addresses. None if torch does not
+    offer it."""
 
 
 def input_signature(inputs: Sequence[Any]) -> InputSignature | None:
-    """Return the signature of ``inputs``, which the network takes; None where not all of them are plain torch tensors
-    (reading a tensor of a subclass may do something else), or one has no elements, of which TVM has other strides."""
+    """Return the signature of ``inputs``, which the network accepts. None if one of them is not a plain torch tensor
+    (reading a tensor of a subclass may run other code), or has no elements (TVM gives it other strides)."""
     if not inputs or not all(_is_tensor(type(value)) and value.numel() for value in inputs):
         return None
     signature = InputSignature(tuple((type(value), value.dtype, value.shape) for value in inputs), None)
@@ -52,20 +52,21 @@ def input_signature(inputs: Sequence[Any]) -> InputSignature | None:
 
 
 def _comparison_with(inputs: Sequence[Any]) -> Callable[..., bool] | None:
-    """Return torch.compile's guard on its inputs: types, devices, sizes, strides, whether they require gradients, and
-    whatever else changes what an operator does. It takes a microsecond less than comparing each property."""
+    """Return torch.compile's guard for ``inputs``. It compares types, devices, sizes, strides, whether gradients are
+    required, and whatever else changes what an operator does. It takes a microsecond less than comparing each property.
+    None if torch does not offer it."""
     try:
         from torch._C._dynamo.guards import TensorGuards
 
         compared: Callable[..., bool] = TensorGuards(*inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         return compared if compared(*inputs) else None
-    except (ImportError, TypeError, RuntimeError):  # no public part of torch
+    except (ImportError, TypeError, RuntimeError):  # not a public part of torch
         return None
 
 
 def can_pass_directly(inputs: Sequence[Any], signature: InputSignature) -> bool:
     """Return true if ``inputs`` are torch tensors of this signature in this machine's memory that TVM's kernels can
-    read where they are. TVM returns torch tensors for such, in less time than the conversions take (0.5 instead of 1.5
+    read without a copy. TVM then returns torch tensors, which takes less time than the conversions (0.5 instead of 1.5
     microseconds)."""
     if len(inputs) != len(signature.each):
         return False
@@ -90,8 +91,9 @@ def can_pass_directly(inputs: Sequence[Any], signature: InputSignature) -> bool:
 
 
 def to_tvm(value: Any, device: Any, copied: bool = False) -> Any:
-    """Return an array or a torch tensor as a TVM tensor on ``device``: in its own memory where that is on a CPU,
-    contiguous and aligned, unless ``copied``; else as a copy. The network only reads what is not copied."""
+    """Return an array or a torch tensor as a TVM tensor on ``device``. The tensor shares the memory of ``value`` if
+    that is on a CPU, contiguous and aligned, unless ``copied``. Otherwise it is a copy. The network only reads shared
+    memory."""
     plain = value.detach() if is_torch(value) and value.requires_grad else value
     tensor = None if copied else shared(plain)
     if tensor is not None and on_cpu(tensor) and device.type == "cpu":
@@ -103,8 +105,8 @@ def to_tvm(value: Any, device: Any, copied: bool = False) -> Any:
 
 
 def to_caller(tensor: Any, as_torch: bool, copied: bool) -> Any:
-    """Return a TVM tensor as an array, or as a torch tensor: in the same memory where that is on a CPU, unless
-    ``copied``."""
+    """Return a TVM tensor as an array or as a torch tensor. The result shares the tensor's memory if that is on a CPU,
+    unless ``copied``."""
     if not as_torch:
         return tensor.numpy() if copied else array_of(tensor)
     result = None if copied else torch_tensor_of(tensor)
@@ -119,8 +121,7 @@ def flat(result: Any) -> list[Any]:
 
 
 def shares_memory(tensor: Any, others: Sequence[Any]) -> bool:
-    """Return true if the memory of ``tensor`` is part of that of one of ``others``, as where a network returns its
-    input."""
+    """Return true if ``tensor`` lies in the memory of one of ``others``, as when a network returns its input."""
     start = tensor.data_ptr()
     return any(other.data_ptr() <= start < other.data_ptr() + _nbytes(other) for other in others)
 

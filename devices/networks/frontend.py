@@ -35,12 +35,11 @@ def load_network(
     Args:
         spec: one of the three forms of this module's docstring, or a torch module and its example inputs, as the
             function returns them.
-        inputs: an ``.npz`` file with the inputs on which the network is compared with its framework, and timed. None
-            for the network's own examples; where it has none they are made up (see
-            :mod:`devices.networks.input_ranges`).
-        trusted: run code that is in a ``.pt2`` file; else a file that cannot be read without that is refused. A ``.py``
-            file is code, and runs.
-        shapes: bounds of its dynamic dimensions, and how often each extent comes. A network whose dimensions have
+        inputs: an ``.npz`` file with the inputs on which the network is compared with its framework, and timed. None:
+            the network's own examples. If it has none, inputs are made up (see :mod:`devices.networks.input_ranges`).
+        trusted: run code that a ``.pt2`` file contains. Otherwise a file that cannot be read without running code is
+            refused. A ``.py`` file always runs.
+        shapes: bounds of its dynamic dimensions, and how often each extent occurs. A network whose dimensions have
             bounds of their own (``torch.export.Dim``) needs none.
 
     Raises :class:`NetworkError` when it or its inputs cannot be read, or a dynamic dimension has no bounds,

@@ -1,4 +1,4 @@
-"""Errors of the frontends of TVM, torch and ONNX in the user's words, and suppression of what they print."""
+"""Errors of the frontends of TVM, torch and ONNX in the user's words, and suppression of their output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unsupported_error(
     node: str = "",
     say: Callable[[Any], str] = lambda node: str(node.target),
 ) -> UnsupportedNetworkError:
-    """Return the frontend's exception in the user's words: the operators at fault.
+    """Return the error that reports a frontend's exception in the user's words, with the operators at fault.
 
     Args:
         error: the exception.
@@ -79,7 +79,8 @@ def _operator_in(error: BaseException, say: Callable[[Any], str]) -> str:
 
 
 def failing_onnx_node(error: BaseException) -> Any:
-    """Return the onnx.NodeProto that TVM's frontend was converting when it raised; None where it was at none."""
+    """Return the onnx.NodeProto that TVM's frontend was converting when it raised. None if it was converting no
+    node."""
     found, trace = None, error.__traceback__
     while trace is not None:
         node = trace.tb_frame.f_locals.get("node")

@@ -18,12 +18,12 @@ _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
 
 
 def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
-    """Return the arrays of ``file`` for the inputs of ``network``: by their names, or in order where
-    :func:`numpy.savez` named them (``arr_0``, ``arr_1``, ...).
+    """Return the arrays of ``file`` for the inputs of ``network``: by their names, or in order if :func:`numpy.savez`
+    named them (``arr_0``, ``arr_1``, ...).
 
-    Shapes must be those of the inputs, with one extent in range for each dynamic dimension. Types may differ where only
-    digits are lost: integers and booleans become integers of another type if all their values fit, floats those of
-    another precision if none becomes infinite.
+    Shapes must be those of the inputs, with one extent in range for each dynamic dimension. Types may differ if only
+    digits are lost: integers and booleans become integers of another type if all their values fit, and floats become
+    floats of another precision if none becomes infinite.
 
     Raises :class:`NetworkError`, which names the inputs.
     """

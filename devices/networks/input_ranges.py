@@ -1,9 +1,10 @@
 """Inputs for networks that come without any, within the ranges that the graph allows.
 
-Every input is followed through operators that hand its values on (casts, reshapes, negation, additions of constants) to
-those that allow only some values: indices lie within what they index, logarithms and roots get positive numbers,
-divisors stay away from zero, inverse sines within their domain. Other floats are standard normal, integers 0 or 1, and
-booleans random, with True first along the last axis: a mask that hides everything has no softmax.
+Each input is traced through operators that pass its values on (casts, reshapes, negation, additions of constants) to
+operators that allow only some values. Indices lie within the indexed axis, logarithms and roots get positive numbers,
+divisors stay away from zero, and operands of inverse sines stay in the domain. Other floats are standard normal,
+integers are 0 or 1, and booleans are random, but True first along the last axis: the softmax of a row that a mask hides
+entirely is undefined.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class ValueRange:
     """True for an index, which takes any of these values."""
 
     def narrow(self, low: float, high: float) -> None:
-        """Narrow the range, but not beyond one value: of two demands that exclude each other the first holds."""
+        """Narrow the range, unless nothing would be left of it: if two demands exclude each other, the first one
+        holds."""
         low, high = max(self.low, low), min(self.high, high)
         if low <= high:
             self.low, self.high = low, high
@@ -59,7 +61,7 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class _Trace:
-    """A value that is ``sign * input + shift``, with shifts between these two."""
+    """A value ``sign * input + shift``, with shifts from ``shift_low`` to ``shift_high``."""
 
     source: int
     """Position of the input."""
@@ -96,7 +98,7 @@ def example_inputs(module: Any, positive: bool = False, draw: int = 0) -> tuple[
     Args:
         module: the network.
         positive: make floats positive where both signs are allowed.
-        draw: another number for other inputs.
+        draw: number of the draw. Each number gives other inputs.
     """
     arrays = []
     for at, (parameter, within) in enumerate(zip(module["main"].params, input_ranges(module), strict=True)):
@@ -136,7 +138,7 @@ def _narrow(range_: ValueRange, trace: _Trace, low: float, high: float, index: b
 
 
 def _demands(call: Any) -> Iterator[tuple[Any, float, float, bool]]:
-    """Yield operands of a call with the range in which they must be, and true for indices."""
+    """Yield each restricted operand of a call, its least and its largest value, and whether it is an index."""
     name, operands = call.op.name, list(call.args)
     if name in _POSITIVE:
         yield operands[0], _SMALLEST, math.inf, False
@@ -164,7 +166,7 @@ def _demands(call: Any) -> Iterator[tuple[Any, float, float, bool]]:
 
 
 def _followed(call: Any, traces: dict[int, _Trace]) -> _Trace | None:
-    """Return the trace of a call's result."""
+    """Return the trace of a call's result. None if the result does not follow an input."""
     name, operands = call.op.name, list(call.args)
     of = [traces.get(hash(operand)) for operand in operands]
     if name in _SAME_VALUES:
@@ -192,7 +194,7 @@ def _constant(expression: Any) -> np.ndarray[Any, np.dtype[np.float64]] | None:
 
 
 def _extents(expression: Any) -> list[int]:
-    """Return the shape of a tensor; empty where it is not known."""
+    """Return the shape of a tensor. Empty if it is not known."""
     values = getattr(getattr(expression.ty, "shape", None), "values", None)
     if values is None or not all(isinstance(extent, int | tirx.IntImm) for extent in values):
         return []

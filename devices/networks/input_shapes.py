@@ -23,7 +23,7 @@ class InputShapes:
     """The inputs of a network.
 
     Args:
-        manifest: of the network's folder.
+        manifest: the manifest of the network's folder.
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
@@ -136,6 +136,6 @@ def _shown(shape: Sequence[int | str]) -> str:
 
 @functools.cache
 def name_of(dtype: Any) -> str:
-    """Return the name of a numpy or torch type. Cached: numpy takes two microseconds for it, as long as the kernel of a
-    small network."""
+    """Return the name of a numpy or torch type. Cached: numpy takes two microseconds for it, as long as a kernel of a
+    small network runs."""
     return str(dtype).removeprefix("torch.")

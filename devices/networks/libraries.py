@@ -1,8 +1,8 @@
-"""Loading of torch and TVM, which may end the process.
+"""Loading of torch and TVM. It may end the process.
 
-Native code ends it without an error of Python's: a library that misses something calls ``exit``, an instruction that
-this CPU does not have raises SIGILL, and the kernel kills what needs more memory than there is. So a small process
-watches (:mod:`devices.networks.library_watch`): it tells people what happened, and what they can do.
+Native code ends it without a Python error: a library calls ``exit`` because something is missing, an instruction that
+this CPU lacks raises SIGILL, or the operating system kills a process that needs too much memory. So a small process
+watches (:mod:`devices.networks.library_watch`). It tells the user what happened and what to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from devices.error_text import last_line
 from devices.host.current_folder import enter_replaced_folder, leave_current_folder_in_thread
 from fleet_tune.base.errors import UserError
 
-# TVM loads torch where it can: torch comes first, so that a failure names the right one.
+# TVM loads torch if it can. Torch is loaded first, so that a failure names the right library.
 _LIBRARIES = ("torch", "tvm")
 _WATCH = Path(__file__).with_name("library_watch.py")
 
@@ -29,7 +29,7 @@ class LibraryError(UserError):
 
 
 class LoadingWatch:
-    """A process that tells people if this one ends while it loads libraries. Where it cannot be started, nobody
+    """A process that tells the user if this process ends while it loads libraries. If it cannot be started, nothing
     watches."""
 
     _open: ClassVar[list[LoadingWatch]] = []
@@ -42,14 +42,14 @@ class LoadingWatch:
         self._open.append(self)
 
     def begin_loading(self, name: str) -> None:
-        """Say what is loaded from now on; empty for nothing more."""
+        """Tell the watch which library is loaded from now on. Empty: loading is over."""
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # it was killed, or is closed
+            with contextlib.suppress(OSError, ValueError):  # the watch was killed, or is closed
                 self._process.stdin.write(f"{name}\n")
                 self._process.stdin.flush()
 
     def close(self) -> None:
-        """End it: this process lives, or ends by its own will. May be called twice."""
+        """End the watch: this process lives on, or ends on purpose. May be called twice."""
         self.begin_loading("")
         if self._process is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
-"""The process that watches another one while that loads libraries (:mod:`devices.networks.libraries`).
+"""The process that watches another process while that process loads libraries (:mod:`devices.networks.libraries`).
 
-Run by its path, with a pipe as its standard input. Each line of it names what is loaded from then on; an empty line
-says that all is loaded. Where the pipe ends without one, its writer has ended: people are told so. It imports nothing
-of ours, so that it starts at once.
+It is run by its path, with a pipe as its standard input. Each line names the library that is loaded from then on; an
+empty line says that loading is over. If the pipe closes before an empty line, its writer has ended, and the user is
+told. The watch imports nothing of this project, so that it starts at once.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from fleet_tune.base.shapes.shapes import Shapes
 Array = npt.NDArray[Any]
 
 WeightedInputs = tuple[float, Sequence[Array]]
-"""Inputs of a network, behind their weight: how often they come relative to others."""
+"""A weight and the inputs of a network that have it. The weight is how often they occur relative to other inputs."""
 
 SEED = 0
 
@@ -55,17 +55,17 @@ class Framework(Protocol):
         ...
 
     def spread(self) -> float:
-        """Return the relative error between the framework's own two ways to compute a quantised network: ONNX Runtime's
-        in floats that are rounded in between and in integers, torch's with and without oneDNN. 0 where it has one way,
-        or is not exact in integers."""
+        """Return the relative error between the framework's own two ways to compute a quantised network. ONNX Runtime
+        computes in floats that are rounded in between, or in integers; torch computes with or without oneDNN. 0 if the
+        framework has one way, or is not exact in integers."""
         ...
 
     def measure_secs(self, threads: int, repeats: int) -> float | None:
-        """Return the median seconds per run; None where the framework's speed says nothing to the user."""
+        """Return the median seconds per run; None if the framework's speed tells the user nothing."""
         ...
 
     def given(self, inputs: tuple[Array, ...]) -> Framework:
-        """Return the same on other inputs."""
+        """Return the same framework with other example inputs."""
         ...
 
     def intermediates(self) -> tuple[Intermediate, ...]:
@@ -73,8 +73,8 @@ class Framework(Protocol):
         ...
 
     def returning(self, values: Sequence[Intermediate], folder: Path) -> Network:
-        """Return the network with ``values`` as its outputs. ``folder``: for its file, which it needs as long as it is
-        used. Raises :class:`fleet_tune.base.errors.NetworkError`."""
+        """Return the network with ``values`` as its outputs. Its file is written into ``folder`` and needed as long as
+        the network is used. Raises :class:`fleet_tune.base.errors.NetworkError`."""
         ...
 
 
@@ -94,19 +94,20 @@ class Network:
     network."""
     framework: Framework = field(repr=False)
     inputs_from: str = EXAMPLE
-    """Origin of the example inputs, in words; empty where they are stand-ins of the right shapes and types."""
+    """Origin of the example inputs, in words. Empty if they are stand-ins of the right shapes and types."""
     conversion: Conversion | None = None
-    """What it is to be converted to when it is lowered. The user's options for it are part of the fingerprint."""
+    """Conversion to another precision when the network is lowered. The user's options for it are part of the
+    fingerprint."""
     shapes: Shapes | None = None
-    """Its dynamic dimensions: their bounds, and how often each extent comes; None for a network of fixed shapes. The
-    bounds and the typical extents are part of the fingerprint; the other weights are not, as no task depends on
+    """Its dynamic dimensions: their bounds, and how often each extent occurs. None for a network of fixed shapes. The
+    bounds and the typical extents are part of the fingerprint. The other weights are not, as no task depends on
     them."""
     bounds: Shapes | None = None
-    """Bounds of all dimensions that were dynamic when it was read, with those that have one extent. None for none."""
+    """Bounds of all dimensions that were dynamic when it was read, including those that were fixed to one extent. None
+    if there were none."""
     input_shapes: tuple[tuple[int | str, ...], ...] = ()
-    """Shapes of the inputs, with the name of a dynamic dimension where an extent is one, and the text of an
-    :class:`fleet_tune.base.shapes.extent_sums.ExtentSum` where it is a sum of some. Empty for a network of fixed
-    shapes."""
+    """Shapes of the inputs. An extent is a number, the name of a dynamic dimension, or the text of an
+    :class:`fleet_tune.base.shapes.extent_sums.ExtentSum` of dynamic dimensions. Empty for a network of fixed shapes."""
     own_inputs: tuple[Array, ...] = field(default=(), repr=False)
     """The example inputs that came with a network of dynamic shapes. Empty if none did."""
     own_inputs_from: str = ""
@@ -120,8 +121,8 @@ class Network:
         return {each.name: min(found[each.name]) for each in self.shapes.dynamic}
 
     def at(self, extents: Extents) -> Network:
-        """Return the same network on example inputs of other extents of its dynamic dimensions: its own, if it has some
-        of these, else made up (see :mod:`devices.networks.input_ranges`).
+        """Return the same network on example inputs with other extents of its dynamic dimensions. It uses its own
+        inputs if they have these extents, else made-up ones (see :mod:`devices.networks.input_ranges`).
 
         Raises ValueError for extents out of range, and for a network of fixed shapes.
         """
@@ -145,9 +146,9 @@ class Network:
         return with_bounds(with_variables(self.relax_module, bound), ())
 
     def with_made_up_inputs(self, extents: Extents | None = None) -> Network:
-        """Return the same network on example inputs that are made up (see :mod:`devices.networks.input_ranges`): on
-        positive ones where its framework gives values that are not finite, unless those give no better. ``extents``: of
-        its dynamic dimensions, if it has some; None for those of the example inputs."""
+        """Return the same network on made-up example inputs (see :mod:`devices.networks.input_ranges`). If the
+        framework's outputs on them are not finite, positive inputs are used, provided that these give finite outputs.
+        ``extents``: extents of the dynamic dimensions; None for the extents of the example inputs."""
         from devices.networks.input_ranges import MADE_UP, example_inputs
 
         module = self.fixed_module(extents)
@@ -158,8 +159,8 @@ class Network:
         return second if _gives_finite(second) else first
 
     def in_precision(self, precision: Precision | None, max_error: float | None = None) -> Network:
-        """Return the same network, to be converted to a precision; None: as it is. ``max_error``: of ``AUTO``, see
-        :class:`fleet_tune.base.precision.Conversion`."""
+        """Return the same network, to be converted to ``precision``. None: the network itself. ``max_error``: the
+        largest error that ``AUTO`` may make, see :class:`fleet_tune.base.precision.Conversion`."""
         if precision is None:
             return self
         conversion = Conversion(precision, max_error)
@@ -180,8 +181,8 @@ class Network:
         return self.framework.run()
 
     def measure_framework_secs(self, threads: int, repeats: int = 20) -> float | None:
-        """Return the median seconds per run in the framework with ``threads`` threads; None where its speed says
-        nothing to the user."""
+        """Return the median seconds per run in the framework with ``threads`` threads; None if its speed tells the user
+        nothing."""
         return self.framework.measure_secs(threads, repeats)
 
 
@@ -218,7 +219,7 @@ def _gives_finite(network: Network) -> bool:
 
 
 def extents_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array]) -> dict[str, set[int]]:
-    """Return the extents that ``arrays`` have where the shapes have a name, or a sum of names, by its text."""
+    """Return the extents in ``arrays`` of each name and each sum of names in ``shapes``, by its text."""
     found: dict[str, set[int]] = {}
     for shape, array in zip(shapes, arrays, strict=True):
         for wanted, extent in zip(shape, array.shape, strict=True):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Filter = Callable[[Floats], Floats]
-"""From distances, in steps of the wider of the two grids, to weights."""
+"""Maps distances, in steps of the coarser of the two grids, to weights."""
 
 LINEAR_REACH, CUBIC_REACH = 1, 2
 """Distances from which on the filters are zero."""
@@ -37,13 +37,13 @@ def smoothing(
     """Return the matrix (new elements, ``extent``) of a resize of one axis.
 
     Args:
-        centers: the middle of each new element, where element ``i`` of the axis reaches from ``i`` to ``i + 1``.
+        centers: the middle of each new element. Element ``i`` of the axis reaches from ``i`` to ``i + 1``.
         extent: elements of the axis.
-        step: elements of the axis for each new one. The filter is as much wider where that is above one.
+        step: elements of the axis for each new element. If it is above one, the filter is wider by this factor.
         weigh: the filter.
-        reach: where it ends.
-        edges_repeat: true if the first and the last element continue outside of the axis. Else its weights there are
-            left out.
+        reach: distance at which the filter ends.
+        edges_repeat: true if the first and the last element continue outside of the axis. Otherwise the weights there
+            are left out.
     """
     wider = max(step, 1.0)
     matrix = np.zeros((len(centers), extent))

@@ -13,7 +13,8 @@ from fleet_tune.base.shapes.extent_sums import ExtentSum
 
 
 def sum_of(extent: Any) -> ExtentSum | None:
-    """Return an extent as a sum of variables, by their names; None where it is none with factors from 0 up."""
+    """Return an extent as a sum of variables, by their names. None if it is not a sum of variables with factors of 0 or
+    more."""
     if isinstance(extent, int | tirx.IntImm):
         return ExtentSum((), int(extent)) if int(extent) >= 0 else None
     if isinstance(extent, tirx.Var):
@@ -31,7 +32,8 @@ def sum_of(extent: Any) -> ExtentSum | None:
 
 
 def extent_text(extent: Any) -> int | str:
-    """Return an extent as a number, or as text: that of a sum, where it is one."""
+    """Return an extent as a number or as text. If it is a sum of variables, this is the text of the
+    :class:`ExtentSum`."""
     found = sum_of(extent)
     if found is None:
         return str(extent)
@@ -39,13 +41,14 @@ def extent_text(extent: Any) -> int | str:
 
 
 def with_variables(module: Any, variables: Mapping[str, str | int]) -> Any:
-    """Return an IRModule whose ``main`` has other names, or numbers, for its symbolic variables: by their names."""
+    """Return an IRModule whose ``main`` has the names or numbers in ``variables`` for its symbolic variables, by their
+    old names."""
     bound = {name: tirx.Var(to, "int64") if isinstance(to, str) else to for name, to in variables.items() if name != to}
     return _with_main(module, module["main"].bind_symbolic_vars(bound)) if bound else module
 
 
 def with_bounds(module: Any, dimensions: Sequence[Dimension]) -> Any:
-    """Return an IRModule whose ``main`` says the bounds of its symbolic variables."""
+    """Return an IRModule whose ``main`` declares the bounds of its symbolic variables."""
     main = module["main"]
     for name, of in (("tir_var_lower_bound", "least"), ("tir_var_upper_bound", "most")):
         main = main.without_attr(name) if name in main.attrs else main
@@ -55,8 +58,8 @@ def with_bounds(module: Any, dimensions: Sequence[Dimension]) -> Any:
 
 
 def named_shapes(module: Any) -> tuple[tuple[int | str, ...], ...]:
-    """Return the shapes of the inputs of ``main``, with the name of the variable where an extent is one, and the text
-    of the sum where it is a sum."""
+    """Return the shapes of the inputs of ``main``. An extent is a number, the name of a variable, or the text of a
+    sum."""
     return tuple(
         tuple(extent_text(extent) for extent in shape)
         for shape in (parameter.ty.shape.values for parameter in module["main"].params)

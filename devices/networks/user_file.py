@@ -23,7 +23,7 @@ FORMS = "give file.py:function, an .onnx file or a .pt2 file saved by torch.expo
 def locate(spec: str | Path) -> tuple[Path, str]:
     """Return the file and the function (empty for ``.onnx`` and ``.pt2``) that ``spec`` names; nothing is read yet.
 
-    Raises :class:`NetworkError` where there is no such file, or its form is not supported.
+    Raises :class:`NetworkError` if there is no such file, or its form is not supported.
     """
     text = str(spec)
     path, _, function = text.rpartition(":") if _names_function(text) else (text, "", "")
@@ -43,12 +43,13 @@ def _names_function(text: str) -> bool:
 
 _OURS = ("actors", "devices", "fleet_tune", "policies")
 _neighbours: dict[str, Path] = {}
-"""Modules that files of networks have imported from beside them, with the folder."""
+"""Modules that network files have imported from their own folder, with this folder."""
 
 
 def call_function(file: Path, function: str) -> object:
-    """Run ``function`` of the Python ``file``, which may import its neighbours and the current folder. Neighbours of
-    another folder's file of the same name are not taken for its own."""
+    """Run ``function`` of the Python ``file``, which may import modules from its own folder and from the current
+    folder. Modules that another network file has imported from another folder are forgotten first, as their names may
+    be the same."""
     folder = file.resolve().parent
     for name in [name for name, of in _neighbours.items() if of != folder]:
         del _neighbours[name]
@@ -114,8 +115,8 @@ def _search_path(*folders: str) -> Iterator[None]:
 
 
 def checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], Any]:
-    """Return what a function returned: the module, the example inputs, and which of their dimensions are dynamic, as
-    torch.export.export takes it (None: none is). Raises :class:`NetworkError` for anything else."""
+    """Check and return the result of the user's function: the module, the example inputs, and torch.export's
+    ``dynamic_shapes`` (None if no dimension is dynamic). Raises :class:`NetworkError` for anything else."""
     import torch
 
     wanted = (

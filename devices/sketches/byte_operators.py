@@ -1,13 +1,14 @@
 """Operators of TensorIR for quantised networks.
 
-A tensor of bytes whose last axis is a multiple of four is seen as one of 32-bit numbers, each of which holds four
-bytes, the first in the lowest bits. ``DOT4(a, b)`` is the sum of the four products of the unsigned bytes of ``a`` with
-the signed bytes of ``b``, exactly. An int8 convolution is then a convolution of 32-bit numbers with ``DOT4`` in place
-of the multiplication: sketch rules, layouts of weights and the analysis of kernels need know no more of it.
+A tensor of bytes whose last axis is a multiple of four is viewed as a tensor of 32-bit numbers. Each number holds four
+bytes, the first in the lowest bits. ``DOT4(a, b)`` is the exact sum of the four products of the unsigned bytes of ``a``
+with the signed bytes of ``b``. An int8 convolution is then a convolution of 32-bit numbers with ``DOT4`` instead of the
+multiplication. Sketch rules, layouts of weights and the analysis of kernels need to know nothing else about int8.
 
-Which products a processor computes at once differs, and so do the operators: :data:`SIGNED_DOT4` has signed bytes on
-both sides, :data:`INT16_DOT2` two numbers of 16 bits in each number. :mod:`devices.builds.passes.byte_instructions`
-says which one a target is given, and lowers all of them for every target.
+Processors differ in the products that one instruction computes, so there are further operators: :data:`SIGNED_DOT4` has
+signed bytes on both sides, :data:`INT16_DOT2` has two 16-bit numbers in each 32-bit number.
+:mod:`devices.builds.passes.byte_instructions` chooses the operator for a target, and lowers all operators for every
+target.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ _BITS = 32
 
 @dataclass(frozen=True)
 class IntegerDot:
-    """An operator that multiplies the whole numbers in a 32-bit number by those in another one, and adds the
+    """An operator that multiplies the integers packed in one 32-bit number by those packed in another, and adds the
     products."""
 
     name: str
     terms: int
-    """Numbers in each 32-bit number, the first in the lowest bits."""
+    """Integers packed in each 32-bit number, the first in the lowest bits."""
     least: int
-    """Least number on the left; there are 256."""
+    """Least value on the left. Values on the left range over 256 integers from it."""
     signed: bool
-    """True where the numbers on the left are signed ones of their bits. Those on the right always are, from -128 to
-    127."""
+    """True if the left numbers are stored as signed integers of :attr:`bits` bits. The right numbers always are, and
+    range from -128 to 127."""
 
     def __call__(self, a: Any, b: Any) -> Any:
-        """Return the sum of the products of ``a`` with ``b``, int32 all three."""
+        """Return the sum of the products of ``a`` with ``b``. All three are int32."""
         return tirx.call_intrin("int32", self.name, a, b)
 
     @property
     def bits(self) -> int:
-        """Bits of each number."""
+        """Bits of each packed number."""
         return _BITS // self.terms
 
     @property
@@ -58,7 +59,7 @@ DOT4 = IntegerDot("tirx.fleet_tune.dot4", 4, 0, signed=False)
 SIGNED_DOT4 = IntegerDot("tirx.fleet_tune.signed_dot4", 4, -128, signed=True)
 """Signed by signed bytes."""
 INT16_DOT2 = IntegerDot("tirx.fleet_tune.int16_dot2", 2, 0, signed=True)
-"""Bytes in 16 bits each: 0 to 255 by -128 to 127."""
+"""Bytes stored in 16 bits each: 0 to 255 by -128 to 127."""
 INTEGER_DOTS = (DOT4, SIGNED_DOT4, INT16_DOT2)
 
 CLAMPED = "tirx.fleet_tune.clamped"
@@ -69,8 +70,8 @@ for _name in (*(each.name for each in INTEGER_DOTS), CLAMPED):
 
 
 def clamped(x: Any, low: float, high: float) -> Any:
-    """Return a float32 between two bounds, and the lower bound for NaN. Sketch rules inline no select, and a maximum
-    hands NaN on."""
+    """Return a float32 clamped to two bounds; NaN becomes the lower bound. It is an operator of its own because sketch
+    rules do not inline a select, and a maximum passes NaN on."""
     bounds = (tirx.const(bound, "float32") for bound in (low, high))
     return tirx.call_intrin("float32", CLAMPED, x, *bounds)
 
@@ -81,7 +82,7 @@ def is_clamped(value: Any) -> bool:
 
 
 def integer_dot(value: Any) -> IntegerDot | None:
-    """Return the operator that ``value`` is a call of; None for anything else."""
+    """Return the operator that ``value`` calls; None for anything else."""
     name = getattr(value.op, "name", "") if isinstance(value, Call) else ""
     return _BY_NAME.get(name)
 

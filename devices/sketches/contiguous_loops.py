@@ -1,8 +1,9 @@
-"""The loop order of kernels that have no schedule of their own on a CPU.
+"""The loop order of kernels without a schedule on a CPU.
 
-The last axis of the result is innermost, around it the reductions. It is contiguous in the result, and where it is in
-what is read, LLVM makes vectors of it. As imported, a reduction is innermost: each addition waits for the one before,
-since floats may not be added in another order. The order of additions to one element stays the same.
+The last axis of the result becomes the innermost loop, and the reductions enclose it. This axis is contiguous in the
+result. If it is contiguous in the inputs too, LLVM vectorises the loop. In an imported kernel a reduction is innermost:
+each addition waits for the one before, since floats may not be added in another order. The order of additions to one
+element stays the same.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION, leaf
 
 
 def in_contiguous_order(module: Any, *, in_parallel: bool = False) -> Any:
-    """Return a module with this loop order in every kernel that has no schedule, where it reads along the last axis
-    too: the sums of the rows of a matrix take up to 16 times as long in it, a product with a transposed one 9 times.
-    ``in_parallel``: see :func:`with_contiguous_loops`."""
+    """Return a module with this loop order in every kernel that has no schedule and reads its inputs along the last
+    axis of its result too. Other kernels keep their order: the sums of the rows of a matrix take up to 16 times as long
+    in this one, a product with a transposed matrix 9 times. ``in_parallel``: see :func:`with_contiguous_loops`."""
     functions = {
         variable: _ordered(function, in_parallel) if isinstance(function, PrimFunc) else function
         for variable, function in module.functions.items()
@@ -34,12 +35,12 @@ def _ordered(kernel: PrimFunc, in_parallel: bool) -> PrimFunc:
         return kernel
     try:
         return with_contiguous_loops(kernel, in_parallel=in_parallel, applies=_reads_along)
-    except Exception:  # whatever TVM raises: the kernel runs as it is
+    except Exception:  # any error of TVM: the kernel stays unchanged
         return kernel
 
 
 def _reads_along(block: SBlock, axis: Var) -> bool:
-    """Return true if an axis of a block is in no index but the last of what it reads."""
+    """Return true if ``axis`` occurs only in the last index of each tensor that a block reads."""
     outer = [place.min for read in block.reads for place in list(read.region)[:-1]]
     return not any(axis.same_as(variable) for index in outer for variable in undefined_vars(index))
 
@@ -47,12 +48,12 @@ def _reads_along(block: SBlock, axis: Var) -> bool:
 def with_contiguous_loops(
     kernel: PrimFunc, *, in_parallel: bool, applies: Callable[[SBlock, Var], bool] = lambda _block, _axis: True
 ) -> PrimFunc:
-    """Return a kernel with this loop order. Raises what TVM does where it refuses the kernel.
+    """Return a kernel with this loop order. Raises TVM's error if TVM refuses the kernel.
 
     Args:
         kernel: the kernel.
-        in_parallel: the outer axes run in parallel.
-        applies: tells of a reduction and the last axis of its result whether the order changes.
+        in_parallel: true to run the outer axes in parallel.
+        applies: takes a reduction block and the last axis of its result, and returns true if the order is to change.
     """
     module = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
     schedule = Schedule(module, debug_mask="none", error_render_level="none")

@@ -8,7 +8,6 @@ from tvm.s_tir import dlight
 
 
 def default_schedules() -> Any:
-    """Return the pass that binds the unscheduled kernels of a module to a GPU's threads, without which they cannot
-    run."""
+    """Return the pass that binds the loops of unscheduled kernels to a GPU's threads. Without it they cannot run."""
     rules = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction, dlight.gpu.GeneralReduction)
     return dlight.ApplyDefaultSchedule(*(rule() for rule in rules), dlight.gpu.Fallback())

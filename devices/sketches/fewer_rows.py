@@ -1,4 +1,5 @@
-"""A sketch's trace on the task's kernel over fewer rows: what one schedule does where a network has smaller tiles."""
+"""A sketch's trace applied to the task's kernel over fewer rows: the effect of one schedule on the smaller tiles of a
+network."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from fleet_tune.base.sketch import Decision, Sketch, Tile
 
 
 def over_fewer_rows(sketch: Sketch, trace: Trace, module: IRModule) -> Sketch | None:
-    """Return a described sketch as its trace is on another kernel; None where it does not fit, or cannot be described.
+    """Return a described sketch whose trace was applied to another kernel; None if the trace does not fit that kernel,
+    or the result cannot be described.
 
     Args:
         sketch: the sketch of the task's own kernel.
@@ -23,13 +25,13 @@ def over_fewer_rows(sketch: Sketch, trace: Trace, module: IRModule) -> Sketch | 
     """
     try:
         program = program_for(module, instructions(trace))
-        # With a seed: what fits, and is kept for all runs, must not depend on which decisions are drawn.
+        # With a seed: whether the trace fits is kept for all runs, and must not depend on the drawn decisions.
         fresh = Schedule(program, seed=1, debug_mask="none", error_render_level="none")
         schedule = fresh.copy()
-        # Without its decisions, which are those of more rows.
+        # Without the decisions of the trace, which were made for more rows.
         Trace(trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
         facts = describe(fresh, schedule.trace)
-    except Exception:  # TVM's errors: such a kernel is computed by another schedule
+    except Exception:  # any error of TVM: another schedule computes such a kernel
         return None
     others = replace(sketch, decisions=facts.decisions, statements=facts.statements)
     fits = len(facts.decisions) == len(sketch.decisions) and all(map(_is_alike, sketch.decisions, facts.decisions))
@@ -37,7 +39,7 @@ def over_fewer_rows(sketch: Sketch, trace: Trace, module: IRModule) -> Sketch | 
 
 
 def _is_alike(one: Decision, other: Decision) -> bool:
-    """Return true if a decision of one means the same for the other."""
+    """Return true if two decisions have the same meaning. The extents of tiles may differ."""
     if isinstance(one, Tile) and isinstance(other, Tile):
         return one.parts == other.parts
     return one == other

@@ -1,10 +1,12 @@
-"""MetaSchedule's sketches of a program, and the fallback where one of its rules refuses the program.
+"""MetaSchedule's sketches of a program, and the fallback if one of its rules refuses the program.
 
-A rule that applies one primitive too many ends the generation of all sketches. Then fewer rules are tried, until
-something works: first without reductions across threads, which fail where one reduction reads the result of another (a
-variance); then with element-wise blocks computed where they are read, because the epilogue of a product cannot be moved
-into its loops while it also reads the result of an element-wise block (a mask); and last the rules that only inline,
-fuse and run in parallel.
+A rule that applies a primitive which TVM refuses ends the generation of all sketches. Then simpler attempts follow,
+until one works:
+
+1. without reductions across threads, which fail if one reduction reads the result of another (a variance);
+2. with element-wise blocks inlined into their readers, because the epilogue of a product cannot be moved into its loops
+   while it also reads the result of an element-wise block (a mask);
+3. with only those rules that inline, fuse and parallelise.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from devices.error_text import after
 from devices.sketches.description.accesses import DATA_PARALLEL, leaf_blocks
 from devices.sketches.rules.bfloat16_tiles import bfloat16_rules
 
-# Errors of TVM where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
+# Errors that TVM raises if a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
 _MESSAGE = "Error message: "
 _Attempt = tuple[Schedule | None, Sequence[ms.ScheduleRule]]
-"""A schedule to inline before (None: nothing), and the rules."""
+"""A schedule in which blocks were inlined before generation (None: nothing was inlined), and the rules."""
 _MULTI_LEVEL = (
     ms.schedule_rule.MultiLevelTiling,
     ms.schedule_rule.MultiLevelTilingWithIntrin,
@@ -41,11 +43,12 @@ _TILING = (
 
 
 def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Trace], str]:
-    """Return MetaSchedule's design spaces of ``module``, by its default rules as far as they apply, and the context
-    that they were made in. The text is the last refusal where no rules apply at all; then there is no trace.
+    """Return a tuning context, MetaSchedule's sketches of ``module`` as traces, and the last refusal. The sketches are
+    made by those of MetaSchedule's default rules that apply. If no rules apply there are no traces, and the refusal
+    says why; else the refusal is empty.
 
-    The rule that looks up hand-written schedules by an annotation is not used: they are not part of TVM any more, and
-    each miss is logged.
+    The rule that looks up hand-written schedules by an annotation is not used: such schedules are no longer part of
+    TVM, and each miss is logged.
     """
     probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
     rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
@@ -53,7 +56,7 @@ def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, lis
     for before, chosen in _with_tiles(_attempts(module, rules), bfloat16_rules(module, target)):
         try:
             context, schedules = _spaces_by(chosen, module if before is None else before.mod, target)
-        except Exception as error:  # any error of TVM's rules: fewer of them may work
+        except Exception as error:  # any error of TVM's rules: fewer rules may work
             refusal = first_line(error)
             continue
         return context, [_joined(before, schedule.trace) for schedule in schedules], ""
@@ -61,7 +64,8 @@ def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, lis
 
 
 def without_sketches(_module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Trace], str]:
-    """Return what :func:`generated` does where no rule applies: the context has the post-processors of ``target``."""
+    """Return the result of :func:`generated` for a program to which no rule applies, without a refusal. The context has
+    the post-processors of ``target``."""
     context, _ = _spaces_by([], tvm.IRModule({}), target)
     return context, [], ""
 
@@ -78,7 +82,8 @@ def rule_name(trace: Trace) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error of TVM in one line; for a schedule primitive, the line after the program that it prints."""
+    """Return an error of TVM as one line. The error of a schedule primitive prints the program first: then it is the
+    line after the program."""
     return after(error, _MESSAGE)
 
 
@@ -98,7 +103,7 @@ def _attempts(module: tvm.IRModule, rules: Sequence[ms.ScheduleRule]) -> Iterato
 
 
 def _with_tiles(attempts: Iterator[_Attempt], tiles: Sequence[ms.ScheduleRule]) -> Iterator[_Attempt]:
-    """Yield each attempt with the rules for tiles before its tiling rules, and as it is."""
+    """Yield each attempt. If it has tiling rules, the same attempt with the rules ``tiles`` before them comes first."""
     for before, rules in attempts:
         tiling = next((at for at, rule in enumerate(rules) if isinstance(rule, _MULTI_LEVEL)), None)
         if tiles and tiling is not None:
@@ -107,8 +112,8 @@ def _with_tiles(attempts: Iterator[_Attempt], tiles: Sequence[ms.ScheduleRule]) 
 
 
 def _inlined(module: tvm.IRModule) -> Schedule | None:
-    """Return ``module`` with its element-wise blocks inlined into the element-wise blocks that read them; None where
-    there is nothing to inline. A block that a reduction reads stays: it would be computed many times."""
+    """Return ``module`` with its element-wise blocks inlined into the element-wise blocks that read them; None if there
+    is nothing to inline. A block that a reduction reads stays: it would be computed many times."""
     schedule = Schedule(module, debug_mask="none", error_render_level="none")
     changed = False
     for block in schedule.get_child_blocks(schedule.get_sblock("root", "main")):
@@ -123,8 +128,8 @@ def _inlined(module: tvm.IRModule) -> Schedule | None:
 
 
 def _reuses(block: SBlock) -> bool:
-    """Return true for a reduction that reads values for several of its results, as a product does. MetaSchedule tiles
-    those that read one number for all of them (a scale) as well, where tiles gain nothing."""
+    """Return true for a reduction that reads one value for several of its results, as a product does. A tensor of one
+    element (a scale) does not count: MetaSchedule would tile such reductions too, and gain nothing."""
     if _is_spatial(block):
         return False
     results = {axis.var for axis in block.iter_vars if int(axis.iter_type) == DATA_PARALLEL and axis.dom.extent != 1}

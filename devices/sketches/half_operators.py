@@ -1,9 +1,10 @@
 """Operators of TensorIR for products of bfloat16.
 
-Two neighbouring numbers of a sum are held in one of 32 bits, the first in its lower half: ``pair(a, b)``.
-``dot2(x, y)`` is the sum of the two products of two such pairs, as float32. A product of matrices in bfloat16 is then
-one of 32-bit numbers of half the length, with ``dot2`` in place of the multiplication: sketch rules, layouts of weights
-and the analysis of kernels need know no more of it. :mod:`devices.builds.passes.half_instructions` lowers both.
+``pair(a, b)`` packs two neighbouring operands of a sum into one 32-bit number, the first in the lower half. ``dot2(x,
+y)`` is the sum of the two products of two such pairs, as float32. A product of bfloat16 matrices is then a product of
+matrices of 32-bit numbers, with sums of half the length and ``dot2`` instead of the multiplication. Sketch rules,
+layouts of weights and the analysis of kernels need to know nothing else about bfloat16.
+:mod:`devices.builds.passes.half_instructions` lowers both operators.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from tvm.target import Target
 
 
 def inline_element_wise(sch: Schedule, target: Target, keep: Collection[str]) -> None:
-    """Inline all element-wise blocks of ``main`` but those called ``keep``, and those that TVM prefers to compute
-    once."""
+    """Inline all element-wise blocks of ``main``, except the blocks named in ``keep`` and those that TVM prefers to
+    compute once (those with an exp)."""
     context = ms.TuneContext(sch.mod, target=target)
     for rule in (
         ms.schedule_rule.InlineConstantScalars(),

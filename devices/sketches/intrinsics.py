@@ -1,13 +1,13 @@
-"""Tensor intrinsics of the targets in use, without those of all others.
+"""Tensor intrinsics of the targets in use only.
 
 MetaSchedule imports ``tvm.s_tir.tensor_intrin`` whenever it makes a context, and that package parses the intrinsics of
 every target TVM knows: 10 to 25 s of CPU in each fresh process, of which x86 needs half a second. Importing this module
-puts an empty package in its place (unless the whole is loaded already), and :func:`load_intrinsics` fills in the part
-that a target needs.
+installs an empty package under that name (unless the real one is loaded already), and :func:`load_intrinsics` loads the
+modules that a target needs.
 
-For each of them TVM's parser asks :mod:`inspect` for the source of every frame on the stack, and a frame that has no
-file (such as the import system's) is looked for in all modules that are loaded: CUDA's take 4 s from a thread with an
-empty stack, and 10 to 20 s as an import.
+For each intrinsic TVM's parser asks :mod:`inspect` for the source of every frame on the stack. For a frame without a
+file (such as the import system's), :mod:`inspect` searches all loaded modules. So CUDA's intrinsics take 4 s from a
+thread with an empty stack, and 10 to 20 s as an import.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _loading = threading.Lock()
 
 
 def load_intrinsics(target: str) -> None:
-    """Register the intrinsics that MetaSchedule's rules for a canonical ``target`` may name. Cheap when repeated."""
+    """Register the intrinsics that MetaSchedule's rules for ``target`` (canonical JSON) may name. Repeated calls are
+    cheap."""
     attributes = json.loads(target)
     kind = attributes["kind"]
     architecture = str(attributes.get("mtriple", "")).split("-")[0]
@@ -55,7 +56,7 @@ def load_intrinsics(target: str) -> None:
 
 
 def _load(name: str) -> None:
-    """Import a module of the package without the import system's frames around it."""
+    """Import a module of the package without frames of the import system on the stack."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"TVM has no module {name}")

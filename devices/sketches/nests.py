@@ -1,4 +1,4 @@
-"""Loop nests around blocks of TensorIR, written one by one."""
+"""Construction of loop nests around blocks of TensorIR."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOAT = "float32"
 
 
 class Nests:
-    """The nests of a program in float32, with indices of type ``index``."""
+    """The loop nests of a program in float32, with indices of type ``index``."""
 
     def __init__(self, index: str) -> None:
         self._index = index
@@ -33,19 +33,23 @@ class Nests:
         return made
 
     def element_wise(self, buffer: Any, value: Callable[..., Any], reads: Callable[..., Any] | None = None) -> None:
-        """Add a block that writes every element of ``buffer``. ``reads``: a shorter value that reads the same elements:
-        TVM takes long to find those of a value that reads each of them many times."""
+        """Add a block that writes every element of ``buffer``.
+
+        ``reads``: returns a shorter expression that reads the same elements as ``value``, from which TVM finds the
+        regions that the block reads. If ``value`` reads each element many times, TVM would take long to find them.
+        """
         variables = variables_of(len(buffer.shape), self._index)
         body, accesses = (BufferStore(buffer, each(*variables), variables) for each in (value, reads or value))
         self.add(nest(buffer.name, buffer.shape, variables, body, accesses=accesses))
 
     def sum(self, buffer: Any, terms: int, value: Callable[..., Any]) -> None:
-        """Add a block that sums ``terms`` values up for every element of ``buffer``. The loop of the sums is the one
-        before the last."""
+        """Add a block that sums up ``terms`` values for every element of ``buffer``. The reduction loop is the last but
+        one."""
         self._reduce(buffer, terms, tirx.const(0.0, FLOAT), lambda one, other: one + other, value)
 
     def largest(self, buffer: Any, terms: int, value: Callable[..., Any]) -> None:
-        """Add a block that takes the largest of ``terms`` values for every element of ``buffer``, as :meth:`sum`."""
+        """Add a block that takes the largest of ``terms`` values for every element of ``buffer``, with the loops of
+        :meth:`sum`."""
         self._reduce(buffer, terms, tirx.min_value(FLOAT), tirx.max, value)
 
     def _reduce(
@@ -64,7 +68,7 @@ class Nests:
         self._nests.append(nest)
 
     def body(self) -> Stmt:
-        """Return the body of a function with the nests."""
+        """Return the body of a function that consists of the nests."""
         root = SBlock([], [], [], "root", SeqStmt(self._nests), None, self._buffers)
         return SBlockRealize([], True, root)
 
@@ -80,8 +84,8 @@ def nest(
     annotations: Mapping[str, Any] | None = None,
     accesses: Stmt | None = None,
 ) -> Stmt:
-    """Return loops around a block: one for each of its ``variables``. ``reduced``: positions of those that are summed
-    over; ``accesses``: see :func:`block_of`."""
+    """Return a block in loops, one for each of its ``variables``. ``reduced``: positions of the reduction variables;
+    ``accesses``: see :func:`block_of`."""
     kinds = [REDUCTION if at in reduced else DATA_PARALLEL for at in range(len(extents))]
     index = str(variables[0].ty.dtype)
     sizes = [tirx.const(int(extent), index) for extent in extents]
@@ -106,7 +110,7 @@ def block_of(
     accesses: Stmt | None = None,
 ) -> SBlock:
     """Return a block with the regions that it reads and writes. ``accesses``: a statement that reads and writes the
-    same as ``body``; None for the body."""
+    same regions as ``body``; None: ``body`` itself."""
     accesses = body if accesses is None else accesses
     touched: list[Any] = []
     structural_walk(accesses, [(TensorLoad, lambda each: touched.append(each.source))])
@@ -117,7 +121,8 @@ def block_of(
 
 
 def selected(index: Any, values: Sequence[Any]) -> Any:
-    """Return the value at ``index``. Where the loop over the indices is unrolled, nothing is left of the selection."""
+    """Return an expression that selects the value at ``index``. If the loop over the indices is unrolled, nothing is
+    left of the selection."""
     chosen = values[-1]
     for at in reversed(range(len(values) - 1)):
         chosen = tirx.Select(index == at, values[at], chosen)
@@ -130,7 +135,7 @@ def buffer_of(name: str, shape: Sequence[int], index: str, dtype: str = FLOAT) -
 
 
 def replaced(expression: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an expression with values in place of variables."""
+    """Return an expression whose variables are replaced by values."""
 
     def value(variable: Any) -> Any:
         return next((new for old, new in values.items() if old.same_as(variable)), variable)
@@ -144,14 +149,14 @@ def axes_of(block: SBlock) -> list[Var]:
 
 
 def are_equal(found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Return true if expressions are equal one by one."""
+    """Return true if both lists have the same length and equal expressions at each position."""
     return len(found) == len(expected) and all(
         structural_equal(one, other) for one, other in zip(found, expected, strict=True)
     )
 
 
 def is_element_wise(block: SBlock, source: Any) -> bool:
-    """Return true if a block computes each element of its own from the one at the same place in ``source``."""
+    """Return true if a block computes each element of its result from the element at the same place in ``source``."""
     store = block.body
     if not isinstance(store, BufferStore) or any(int(each.iter_type) != DATA_PARALLEL for each in block.iter_vars):
         return False
@@ -164,5 +169,5 @@ def is_element_wise(block: SBlock, source: Any) -> bool:
 
 
 def variables_of(count: int, index: str) -> list[Var]:
-    """Return new variables of a block."""
+    """Return new iteration variables of a block."""
     return [Var(f"v{at}", index) for at in range(count)]

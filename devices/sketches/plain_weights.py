@@ -1,8 +1,8 @@
-"""Scheduled programs with the weights of the original ones: what a sketch rule has made of them is computed once, when
-the network is compiled.
+"""Scheduled programs that take the weights of the original program. If a sketch rule has transformed the weights, the
+transformation becomes part of the program, and runs once, when the network is compiled.
 
-It takes the place of the change of layout by which a program gets its weights in the order of its loops: a block at the
-root, which :func:`devices.sketches.spaces.apply_trace` describes.
+The transformation is part of the block at the root that changes the layout of the weights to the order of the loops
+(see :func:`devices.sketches.spaces.apply_trace`). If there is no such block, one is added.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 
 def with_plain_weights(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
-    """Return a scheduled program with the arguments of the ``original`` one: one whose weights a rule has changed
-    computes these from the original's, any other one stays as it is."""
+    """Return a scheduled program with the arguments of the ``original`` one. If a rule has changed the weights, the
+    program computes the changed weights from the original ones. Any other program stays unchanged."""
     pairs = zip(original.params, scheduled.params, strict=True)
     position = next((at for at, (param, other) in enumerate(pairs) if _shape(param) != _shape(other)), None)
     if position is None:
@@ -53,11 +53,12 @@ class _Change:
 
     def __init__(self, weight: Any, changed: Any) -> None:
         self.found = False
-        """True if the program changes the layout of the changed weights."""
+        """True once a block was found that changes the layout of the changed weights."""
         self._weight, self._changed = weight, changed
 
     def rewritten(self, block: SBlock) -> SBlock:
-        """Return a block that computes the changed weights where it read them; any other block as it is."""
+        """Return a layout-change block of the changed weights, which now computes them instead of reading them. Any
+        other block stays unchanged."""
         if LAYOUT_REWRITE not in block.annotations or not block.reads[0].source.same_as(self._changed):
             return block
         self.found = True
@@ -65,7 +66,7 @@ class _Change:
         return block_of(block.name_hint, block.iter_vars, body, annotations=block.annotations)
 
     def nest(self) -> Any:
-        """Return a nest that writes all changed weights."""
+        """Return a loop nest that writes all changed weights."""
         shape = self._changed.shape
         variables = variables_of(len(shape), str(shape[0].ty.dtype))
         body = BufferStore(self._changed, self._element(variables), variables)
@@ -75,8 +76,9 @@ class _Change:
         return self._element(load.indices) if load.source.same_as(self._changed) else load
 
     def _element(self, at: Sequence[Any]) -> Any:
-        """Return an element of the changed weights. Blocks say so; tiles have a dimension more than the weights; points
-        have not."""
+        """Return an element of the changed weights as an expression of the original ones. The form of the change
+        follows from the changed buffer: blocks of columns by its name, overlapping tiles by its additional dimension;
+        else it is the points of Winograd's algorithm."""
         if self._changed.name == f"{self._weight.name}{BLOCKS}":
             return element_of_block(self._weight, self._changed, at)
         has_tiles = len(self._changed.shape) > len(self._weight.shape)

@@ -1,4 +1,4 @@
-"""The program that a trace is for: the task's own, or one that a sketch rule has rewritten."""
+"""The program that a trace applies to: the task's own, or one that a sketch rule has rewritten."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from devices.sketches.rules.winograd.rule import outputs_of
 
 
 def is_rewritten(trace: str) -> bool:
-    """Return true if a trace (JSON text) is for a rewritten program, which TVM alone cannot make."""
+    """Return true if a trace (JSON text) applies to a rewritten program, which TVM alone cannot make."""
     return uses_winograd(trace) or uses_attention(trace) or uses_library(trace) or f'"{TILES}"' in trace
 
 
 def program_for(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> tvm.IRModule:
-    """Return the program that the instructions of a trace are for. Raises ValueError where they are for one that
-    ``module`` cannot be rewritten to."""
+    """Return the program that the instructions of a trace apply to. Raises ValueError if ``module`` cannot be rewritten
+    to that program."""
     outputs, tiling = outputs_of(steps), tiling_of(steps)
     if outputs is not None:
         convolution = convolution_of(module)

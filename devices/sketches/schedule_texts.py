@@ -1,4 +1,4 @@
-"""Schedules as texts that people read: TVM script, and the loop nest alone."""
+"""Schedules as text for people: TVM script, and the loop nest alone."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class ScheduleTexts:
     """A scheduled function."""
 
     script: str
-    """It as TVM script."""
+    """The function as TVM script."""
     loops: str
-    """Its loops and blocks, see :func:`loop_nest`."""
+    """The loops and blocks of the function, see :func:`loop_nest`."""
 
 
 def schedule_texts(workload_module: str, trace: str) -> ScheduleTexts:
-    """Return the function of a workload (:attr:`Workload.module`), scheduled by ``trace``, as texts.
+    """Return the texts of the function of a workload (:attr:`Workload.module`), scheduled by ``trace``.
 
-    Raises :class:`ScheduleError` where the trace does not fit the program, ValueError for text that this version of TVM
+    Raises :class:`ScheduleError` if the trace does not fit the program, ValueError for text that this version of TVM
     cannot read.
     """
     function = apply_trace(parse_module(workload_module), trace)["main"]
@@ -34,9 +34,9 @@ def schedule_texts(workload_module: str, trace: str) -> ScheduleTexts:
 
 
 def loop_nest(statement: Stmt) -> str:
-    """Return the loops and blocks of a function: a line for the loops of one kind around each other, with their extents
-    from the outside to the inside, and one for each block, with the buffers that it writes and reads. Loops of one
-    iteration are left out."""
+    """Return the loops and blocks of a function as lines of text. Directly nested loops of one kind share a line, with
+    their extents from the outermost to the innermost. Each block has a line with the buffers that it writes and reads.
+    Loops of one iteration are left out."""
     return "\n".join(_lines(statement, 0))
 
 
@@ -71,7 +71,7 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
 
 
 def _same_kind(loop: For) -> tuple[list[For], Stmt]:
-    """Return this loop and those of its kind right inside it, and what is inside them."""
+    """Return this loop with the loops of its kind directly nested in it, and the body of the last one."""
     loops = [loop]
     while isinstance(loops[-1].body, For) and _kind(loops[-1].body) == _kind(loop):
         loops.append(loops[-1].body)
@@ -83,7 +83,7 @@ def _extent(loop: For) -> str:
 
 
 def _kind(loop: For) -> str:
-    """Return the kind of a loop in words; for a loop over a GPU's threads, which of them."""
+    """Return the kind of a loop in words; for a loop over a GPU's threads, the thread tag."""
     if loop.thread_binding is not None:
         return str(loop.thread_binding.thread_tag)
     return "for" if int(loop.kind) == int(ForKind.SERIAL) else ForKind(int(loop.kind)).name.lower()

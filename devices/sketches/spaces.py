@@ -1,12 +1,12 @@
 """Design spaces: from a task to its sketches, and from a candidate to a scheduled program.
 
-The sketches of a task are MetaSchedule's (its space generator with the default rules of the target), those of our own
-rules (:data:`OWN_RULES`), and those of traces that were found elsewhere and follow none of them
+The sketches of a task come from three sources: MetaSchedule (its space generator with the default rules of the target),
+our own rules (:data:`OWN_RULES`), and imported traces that follow no other sketch
 (:attr:`fleet_tune.base.domain.Task.imported`). A sketch is a trace whose sampling decisions are open; a candidate
-closes them. Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which
-vectorise, unroll, bind threads and change the layout of constant weights (an imported trace that has none of them stays
-without). The resulting trace, post-processors included, is what a record stores: applied to the unscheduled program it
-gives the same scheduled program, here and in plain TVM.
+closes them. Scheduling applies the closed trace to the task's program, and then MetaSchedule's post-processors, which
+vectorise, unroll, bind threads and change the layout of constant weights. No post-processors run after an imported
+trace that has none, or after a trace that calls a library. The resulting trace, post-processors included, is what a
+record stores: applied to the unscheduled program it gives the same scheduled program, here and in plain TVM.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ OWN_RULES = {
     ATTENTION: attention,
     ONEDNN: onednn,
 }
-"""Rules that are not MetaSchedule's, by their names."""
+"""Our own sketch rules, by name."""
 
 GENERATED = "MetaSchedule's rules"
-"""Name that stands for all sketches of MetaSchedule where it makes none."""
+"""Name in :attr:`DesignSpace.left_out` for all sketches of MetaSchedule, if it makes none."""
 
 
 class ScheduleError(Exception):
@@ -78,7 +78,7 @@ class ScheduleError(Exception):
 
 
 class _LayoutError(Exception):
-    """TVM fails at the layout of weights."""
+    """TVM cannot change the layout of weights."""
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,18 @@ class Scheduled:
     """IRModule ready to build, with the function ``main`` over ``args`` and a function ``pack_<i>(original, packed)``
     for each argument in ``packed``."""
     original_args: tuple[TensorSpec, ...]
-    """Arguments before constant weights were laid out anew."""
+    """Arguments with constant weights in their original layouts."""
     args: tuple[TensorSpec, ...]
     outputs: tuple[int, ...]
     """Indices of the arguments that ``main`` writes."""
     packed: tuple[int, ...]
-    """Indices of the constant weights that ``main`` wants in another layout."""
+    """Indices of the constant weights that ``main`` expects in another layout."""
     trace: str = field(repr=False)
-    """JSON text of the whole trace, post-processors included; empty for the unscheduled program."""
+    """JSON text of the whole trace, including post-processors; empty for the unscheduled program."""
 
 
 class DesignSpace:
-    """The sketches of a task, and the way from its candidates to programs. Keeps the parsed program in memory."""
+    """The sketches of a task, and the scheduling of its candidates. Keeps the parsed program in memory."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -111,20 +111,20 @@ class DesignSpace:
         self._context, _, _ = without_sketches(self._module, self._target)  # the post-processors point into it
         self.postprocs = list(self._context.space_generator.postprocs)
         self._left_out: list[tuple[str, str]] = []
-        self._finished: set[str] = set()  # sketches without post-processing
+        self._finished: set[str] = set()  # ids of sketches without post-processing
         self._traces: list[Trace] = []
         self._programs: list[Schedule] = []  # of the sketches, unscheduled
         self._sampled: list[list[Instruction]] = []
         self._descriptions: list[SketchDescription] = []
-        # As far as scheduling needs them: describing variants takes seconds where the places of several blocks are
-        # open.
+        # Described only as far as scheduling needs it: describing variants takes seconds if the places of several
+        # blocks are open.
         self._open: list[Sketch] = []
-        # One after the other: who schedules candidates needs those up to theirs.
+        # Sketches are made lazily and in order: scheduling a candidate needs only the sketches up to its own.
         self._coming = self._opened()
         self._failure: Exception | None = None
 
     def _opened(self) -> Iterator[Sketch]:
-        """Make the sketches."""
+        """Make and yield the sketches, one at a time."""
         for rule, generic in self._spaces():
             trace = generic.simplified(remove_postproc=True)
             text = open_text(trace)
@@ -136,7 +136,7 @@ class DesignSpace:
             except Exception as error:  # a trace that cannot be replayed cannot be scheduled; the others can
                 self._left_out.append((rule, first_line(error)))
                 continue
-            if uses_library(text):  # its trace says which program it is, and nothing of loops
+            if uses_library(text):  # its trace names the library's call, and has no loops
                 facts = replace(facts, statements=(), undescribed="a library computes it")
             self._traces.append(trace)
             self._programs.append(program)
@@ -152,8 +152,8 @@ class DesignSpace:
             yield sketch
 
     def _spaces(self) -> Iterator[tuple[str, Trace]]:
-        """Yield the traces of our rules, MetaSchedule's and those that were found elsewhere, each with its rule. A rule
-        that fails and a trace that does not fit the program are skipped."""
+        """Yield the traces of our rules, of MetaSchedule and of imports, each with its rule. A rule that fails, and a
+        trace that does not fit the program, are skipped and noted in :attr:`left_out`."""
         is_attention = False
         for rule, make in OWN_RULES.items():
             try:
@@ -163,7 +163,7 @@ class DesignSpace:
                 continue
             is_attention = is_attention or (rule == ATTENTION and bool(found))
             yield from found
-        if not is_attention:  # MetaSchedule makes nearly a hundred sketches of it, with two dozen decisions each
+        if not is_attention:  # MetaSchedule makes nearly 100 sketches of an attention, with two dozen decisions each
             _, traces, refusal = generated(self._module, self._target)
             if refusal:
                 self._left_out.append((GENERATED, refusal))
@@ -175,7 +175,7 @@ class DesignSpace:
                 self._left_out.append((IMPORTED, first_line(error)))
 
     def _sketch(self, sketch_id: str) -> Sketch | None:
-        """Return a sketch, made if need be; None where the task has no such."""
+        """Return the sketch with an id, after making it if need be; None if the task has no such sketch."""
         opened = chain(tuple(self._open), iter(self._open_next, None))
         return next((each for each in opened if each.id == sketch_id), None)
 
@@ -185,7 +185,8 @@ class DesignSpace:
         return self._open
 
     def _open_next(self) -> Sketch | None:
-        """Make the next sketch; None where there is none left. What fails once fails again."""
+        """Make and return the next sketch; None if none is left. After an error, every further call raises the same
+        error."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -196,13 +197,14 @@ class DesignSpace:
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Rule and reason of every sketch that TVM could not schedule (rule :data:`GENERATED`: all of
-        MetaSchedule's)."""
+        """Rule and reason of every sketch that TVM could not schedule. The rule :data:`GENERATED` stands for all of
+        MetaSchedule's sketches."""
         self._open_all()
         return tuple(self._left_out)
 
     def _with_rows(self, sketch: Sketch) -> Sketch:
-        """Return a row-wise sketch with its work on a row; the sketch itself where that cannot be described."""
+        """Return a row-wise sketch with its work on a row. If the work cannot be described, return the sketch without
+        it."""
         try:
             kernel = row_wise_kernel(self._module, self._target)
         except Exception as error:
@@ -211,7 +213,8 @@ class DesignSpace:
 
     @property
     def undescribed(self) -> tuple[Sketch, ...]:
-        """Sketches of the task as far as scheduling needs them: combinations of places are not described."""
+        """Sketches of the task, described only as far as scheduling needs it: combinations of places are not
+        described."""
         return tuple(self._open_all())
 
     @cached_property
@@ -226,12 +229,12 @@ class DesignSpace:
 
     @cached_property
     def _fewer(self) -> list[tuple[tvm.IRModule, float]]:
-        """The kernels over fewer rows and their work. Who only schedules candidates needs none of them."""
+        """The kernels over fewer rows and their work. Scheduling candidates does not need them."""
         return [(parse_module(each.module), each.work) for each in self._task.fewer_rows]
 
     def _fewer_rows(self, sketch: Sketch) -> tuple[SketchOfFewerRows, ...]:
-        """Return the sketch over fewer rows; none where one of them is not described. Combinations of places are not:
-        each kernel takes seconds."""
+        """Return the sketch over each of the fewer rows; empty if one of them cannot be described. Sketches with
+        combinations of places are not described over fewer rows: that takes seconds for each kernel."""
         if not sketch.statements or sketch.variants:
             return ()
         trace = self._traces[sketch.index]
@@ -243,8 +246,8 @@ class DesignSpace:
         self._open_all()
         if self._open[at].row_wise is not None:
             return self._open[at]
-        # Descriptions make hundreds of thousands of small objects, nearly none of them in reference cycles: collecting
-        # garbage takes a fifth of their time, and more beside a large network.
+        # A description makes hundreds of thousands of small objects, and nearly none are in reference cycles. Garbage
+        # collection would take a fifth of the time, and more while a large network is in memory.
         with garbage_collection_paused():
             whole = describe_variants(self._programs[at], self._traces[at], self._descriptions[at])
         return replace(
@@ -256,8 +259,8 @@ class DesignSpace:
         )
 
     def recognise(self, trace: Trace) -> Candidate | None:
-        """Return the candidate that a trace is, whoever wrote it; None where it follows none of the sketches or decides
-        what they leave no choice for. Only the instructions count, not the names of variables."""
+        """Return the candidate that a trace represents, whichever program wrote it; None if the trace follows no
+        sketch, or has a decision that its sketch does not allow. Only the instructions are compared."""
         plain = trace.simplified(remove_postproc=True)
         text = open_text(plain)
         for sketch, facts in zip(self._open_all(), self._descriptions, strict=True):
@@ -268,10 +271,10 @@ class DesignSpace:
         return None
 
     def schedule(self, candidate: Candidate) -> Scheduled:
-        """Return the program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it.
+        """Return the program of ``candidate``. Raises :class:`ScheduleError` if TVM refuses it.
 
-        Where TVM fails at changing the layout of weights (an index that it cannot invert, a copy inside of an outer
-        block, which cannot be moved out of the program), they keep theirs.
+        If TVM cannot change the layout of weights (an index that it cannot invert, a copy inside of an outer block,
+        which cannot be moved out of the program), the weights keep their layout.
         """
         self._sketch(candidate.sketch_id)
         if candidate.sketch_id in self._finished:
@@ -319,7 +322,7 @@ class DesignSpace:
 
 
 def unscheduled(task: Task) -> Scheduled:
-    """Return the program of ``task`` without a schedule of its own: the oracle. On a CPU its loops are in another order
+    """Return the oracle of ``task``: its program without a tuned schedule. On a CPU its loops are reordered
     (:mod:`devices.sketches.contiguous_loops`), on a GPU it has TVM's default schedule."""
     module = parse_module(task.workload.module)
     args = _specs(module["main"])
@@ -335,24 +338,24 @@ def unscheduled(task: Task) -> Scheduled:
 def replay(workload_module: str, trace: str) -> Scheduled:
     """Return the program that a record describes: ``workload_module`` (:attr:`Workload.module`) scheduled by ``trace``.
 
-    Raises :class:`ScheduleError` where the trace does not fit the program.
+    Raises :class:`ScheduleError` if the trace does not fit the program.
     """
     module = parse_module(workload_module)
     return _finish(module, replayed(module, trace))
 
 
 def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
-    """Schedule the function ``main`` of ``module`` by a stored trace, post-processors included.
+    """Schedule the function ``main`` of ``module`` by a stored trace, including its post-processors.
 
-    The layout of constant weights is changed by a block inside of the function (annotated
-    ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
-    a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
+    A block inside of the function (annotated ``meta_schedule.layout_rewrite_preproc``) changes the layout of constant
+    weights. ``relax.transform.SplitLayoutRewritePreproc`` moves this block out of the function when a network is
+    compiled. Raises :class:`ScheduleError` if the trace does not fit the program.
     """
     return with_layout_changes(replayed(module, trace), module)
 
 
 def with_layout_changes(schedule: Schedule, original: tvm.IRModule) -> tvm.IRModule:
-    """Return the scheduled program as :func:`apply_trace` does, of a schedule of the program ``original``."""
+    """Return the result of :func:`apply_trace` for a schedule of the program ``original``."""
     return tvm.IRModule({"main": with_plain_weights(_program_of(schedule, original)["main"], original["main"])})
 
 
@@ -368,7 +371,8 @@ def parse_module(text: str) -> tvm.IRModule:
 
 
 def replayed(module: tvm.IRModule, trace: str) -> Schedule:
-    """Return the schedule of a program by a stored trace. Raises :class:`ScheduleError` where it does not fit."""
+    """Apply a stored trace to a program and return the schedule. Raises :class:`ScheduleError` if the trace does not
+    fit."""
     try:
         steps = json.loads(trace)
         schedule = fresh_schedule(module, steps[0])
@@ -379,8 +383,8 @@ def replayed(module: tvm.IRModule, trace: str) -> Schedule:
 
 
 def fresh_schedule(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> Schedule:
-    """Return the unscheduled program that the instructions of a trace are for. Raises :class:`ScheduleError` where they
-    are for another program."""
+    """Return a schedule of the unscheduled program that the instructions of a trace apply to. Raises
+    :class:`ScheduleError` if they apply to another program."""
     try:
         program = program_for(module, steps)
     except ValueError as error:
@@ -410,8 +414,8 @@ def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector:
 def _vector(
     sketch: Sketch, locations: Sequence[tuple[int, ...] | None], values: Sequence[Any]
 ) -> tuple[int, ...] | None:
-    """Return the decision vector of TVM's decisions, the inverse of :func:`_values`; None where they are outside of the
-    sketch's."""
+    """Return the decision vector of TVM's decisions, the inverse of :func:`_values`; None if the sketch does not allow
+    one of them."""
     vector: list[int] = []
     for decision, places, value in zip(sketch.decisions, locations, values, strict=True):
         if value is None:
@@ -455,7 +459,8 @@ def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
 
 
 def _program_of(schedule: Schedule, original: tvm.IRModule) -> tvm.IRModule:
-    """Return the scheduled program; with calls of a library where the trace says so. Raises :class:`ScheduleError`."""
+    """Return the scheduled program, with calls of a library if the trace asks for them. Raises
+    :class:`ScheduleError`."""
     try:
         return with_library_calls(schedule.mod, original)
     except ValueError as error:
@@ -474,7 +479,7 @@ def _layout_rewrites(func: PrimFunc) -> Iterable[tuple[Stmt, SBlock]]:
 
 
 def _has_inner_rewrite(func: PrimFunc) -> bool:
-    """Return true if a layout of a weight is changed elsewhere than at the root of ``func``."""
+    """Return true if the layout of a weight is changed anywhere but at the root of ``func``."""
     annotated: list[Any] = []
     structural_walk(
         func.body, (SBlock, lambda block: annotated.append(block) if LAYOUT_REWRITE in block.annotations else None)

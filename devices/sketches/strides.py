@@ -1,4 +1,4 @@
-"""Strides of a block over the tensors that it reads and writes: the elements that each of its axes steps over."""
+"""Strides of a block in the tensors that it reads and writes: the distance in elements of one step along each axis."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tvm_ffi import structural_map, structural_walk
 
 
 def strides_of(block: SBlock) -> list[tuple[int, ...]] | None:
-    """Return the elements that each axis steps over, for each tensor that a block reads or writes; None where they are
-    not known, or differ between the first element and the last."""
+    """Return the stride of each axis in elements, for each access of a block to a tensor; None if a stride is not
+    known, or differs between the first step of the axis and the last."""
     variables = [iteration.var for iteration in block.iter_vars]
     last = [int(iteration.dom.extent) - 1 for iteration in block.iter_vars]
     accesses: list[tuple[Any, Any]] = []
@@ -41,7 +41,7 @@ def strides_of(block: SBlock) -> list[tuple[int, ...]] | None:
 
 
 def alike(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
-    """Return the number of the last axes that can be merged into one for all operands."""
+    """Return how many of the last axes can be merged into one axis for all operands."""
     count = min(1, len(extents))
     while count < len(extents):
         outer = len(extents) - count - 1
@@ -52,7 +52,7 @@ def alike(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
 
 
 def _filled(strides: Sequence[int], last: Sequence[int]) -> tuple[int, ...]:
-    """Fill in the strides of axes of one element, as if they had more."""
+    """Return the strides, with those of axes of extent 1 set as if the axes had more elements."""
     filled = list(strides)
     for axis in reversed(range(len(filled) - 1)):
         if not last[axis]:
@@ -64,7 +64,7 @@ def _filled(strides: Sequence[int], last: Sequence[int]) -> tuple[int, ...]:
 
 
 def _place(buffer: Any, indices: Any, variables: Sequence[Var], values: Sequence[int]) -> int | None:
-    """Return the position of an access in a tensor; None where it depends on more than its axes."""
+    """Return the position of an access in a tensor; None if it depends on anything but the axes."""
 
     def value(variable: Var) -> Any:
         return next(

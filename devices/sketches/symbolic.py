@@ -1,17 +1,19 @@
-"""From a trace to the symbolic sketch: the knowledge of a design space that ``policies`` needs, without TVM.
+"""From a trace to the symbolic sketch: all facts of a design space that ``policies`` needs, so that it works without
+TVM.
 
 The trace is interpreted (:mod:`devices.sketches.description.interpreter`) while it is replayed, and its blocks become
-statements (:mod:`devices.sketches.description.statements`). The contents of loops (axes, affine accesses, float
-operations) are read from the scheduled program, where splitting and reordering do not change them.
+statements (:mod:`devices.sketches.description.statements`). The contents of blocks (axes, affine accesses, float
+operations) are read from the scheduled program, because splitting and reordering do not change them.
 
-Where one block may be placed inside of the main one's loops, its place stays open in the description. Where several
-blocks may be placed, or the main one itself, the possible places of a block depend on those of the others: every
-combination of places then has its own description (:attr:`fleet_tune.base.sketch.Sketch.variants`,
+If one block may be placed inside of the main block's loops, its place stays open in the description. If several blocks
+may be placed, or the main block itself, the possible places of a block depend on the places of the others. Then every
+combination of places has its own description (:attr:`fleet_tune.base.sketch.Sketch.variants`,
 :mod:`devices.sketches.description.location_combinations`).
 
 The description is checked against the replayed schedule: for the decisions of the replay, loop extents and order must
-be those of the real loops. A trace that uses an instruction without interpretation, that meets an error, or that takes
-too long (:mod:`devices.sketches.description.deadline`) keeps its decisions and is left undescribed, with the reason.
+equal those of the real loops. A trace that uses an instruction which the interpreter does not know, that raises an
+error, or that takes too long (:mod:`devices.sketches.description.deadline`) keeps its decisions and stays undescribed,
+with the reason.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ class SketchDescription:
 
     decisions: tuple[Decision, ...]
     locations: tuple[tuple[int, ...] | None, ...]
-    """For every decision the values TVM gives to its choices (for a Location: depths in TVM's fused loops, where the
-    Location's own count the statement's loops), else None."""
+    """For every Location, TVM's values of its choices; None for other decisions. TVM's values are depths in its fused
+    loops, while the Location itself counts the statement's loops."""
     statements: tuple[Statement, ...]
     undescribed: str
-    """Reason why there are no statements; empty where there are."""
+    """Reason why there are no statements; empty if there are."""
     variants: tuple[tuple[Statement, ...], ...] = ()
     """See :class:`fleet_tune.base.sketch.Sketch`."""
     variant_of: tuple[int, ...] = ()
@@ -49,10 +51,11 @@ class SketchDescription:
 
 
 def describe(fresh: Schedule, trace: Trace) -> SketchDescription:
-    """Describe ``trace``, a trace without post-processors, of the program of ``fresh`` (not changed). Raises TVM's
-    errors where the trace cannot be replayed.
+    """Describe ``trace``, a trace without post-processors, on the program of ``fresh``, which is not changed. Raises
+    TVM's errors if the trace cannot be replayed.
 
-    Where several blocks are placed, :func:`describe_variants` makes the description; ``undescribed`` then says so.
+    If several blocks are placed, there are no statements, and ``undescribed`` says why; :func:`describe_variants` then
+    makes the description.
     """
     interpreter = _replay(fresh, trace)
     statements, failure = _statements(interpreter)
@@ -89,7 +92,7 @@ def _replay(fresh: Schedule, trace: Trace) -> Interpreter:
 
 
 def _statements(interpreter: Interpreter) -> tuple[tuple[Statement, ...], str]:
-    """Return the statements, or none and the reason."""
+    """Return the statements, or no statements and the reason."""
     if interpreter.failure:
         return (), interpreter.failure
     try:

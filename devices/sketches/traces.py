@@ -10,13 +10,15 @@ from tvm.tirx import FloatImm, IntImm
 
 
 def instructions(trace: Trace) -> list[list[Any]]:
-    """Return the instructions before post-processing: kind, inputs, attributes, outputs each; variables are named."""
+    """Return the instructions before post-processing, each as kind, inputs, attributes and outputs. Variables are given
+    by their names."""
     steps: list[list[Any]] = _plain(trace.as_json(remove_postproc=True)[0])
     return steps
 
 
 def open_text(trace: Trace) -> str:
-    """Return the JSON text of the instructions before post-processing, without decisions: the same in every process."""
+    """Return the JSON text of the instructions before post-processing, without decisions. It is the same in every
+    process."""
     return json.dumps(instructions(trace))
 
 

@@ -1,7 +1,7 @@
 """The steps that this process is in, so that no step of a command is silent.
 
-Whoever begins a step enters it here; the progress of the command shows the newest one. They are for people alone:
-nothing depends on them.
+Code that begins a step enters it here; the progress of the command shows the newest one. Steps are only shown to
+people: no decision depends on them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Activity:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Enter a step for the block: a participle and its object, as ``reading the network``. Yields a function that
-        sets another text."""
+        """Enter a step for the duration of the block. ``text``: a participle and its object, such as ``reading the
+        network``. Yield a function that replaces the text."""
         number = next(self._numbers)
 
         def say(text: str) -> None:
@@ -39,7 +39,7 @@ class Activity:
 
     @property
     def text(self) -> str:
-        """The step that was entered last; empty for none."""
+        """Text of the step that was entered last; empty if there is none."""
         with self._lock:
             return self._steps[max(self._steps)] if self._steps else ""
 

@@ -1,9 +1,9 @@
-"""Arrays by name with plain values beside them, as bytes: the one format of cost models, in files and between actors.
+"""Named arrays and plain values as bytes: the one format of cost models, in files and between actors.
 
-The bytes are a safetensors file: nothing is run when it is read. Its metadata holds the plain values as JSON text, and
-with them the format's version and a digest over all arrays and the values: what was cut off, altered or put together of
-two is refused. A field ``model`` names the kind of model, ``header`` its plain values; what the arrays mean is for
-:mod:`policies.cost_models.registry` to say."""
+The bytes are a safetensors file, so that reading one runs no code. Its metadata holds, as JSON text, the plain values,
+the format's version and a digest over all arrays and values. Bytes that were truncated, altered or put together from
+two files are refused. The field ``model`` names the kind of model, ``header`` holds its plain values;
+:mod:`policies.cost_models.registry` says what the arrays mean."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class DamagedError(ValueError):
 
 
 def encode(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The bytes of these arrays and values; ``fields`` must be what JSON can say, by names other than ``format`` and
-    ``digest``."""
+    """Return the bytes of these arrays and values. ``fields``: values that JSON can express, under names other than
+    ``format`` and ``digest``."""
     contiguous = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
     whole = {**fields, "format": FORMAT_VERSION}
     text = json.dumps({**whole, "digest": _digest(whole, contiguous)}, sort_keys=True)
@@ -41,8 +41,9 @@ def encode(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> byt
 
 
 def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return what :func:`encode` was given, with read-only arrays. Reads bytes of the format's version 1 too. Raises
-    ValueError for other bytes, :class:`DamagedError` and :class:`NewerFormatError` among them."""
+    """Return the fields and arrays that :func:`encode` was given; the arrays are read-only. Version 1 of the format is
+    read too. Raise ValueError for any other bytes: :class:`DamagedError` if the digest differs,
+    :class:`NewerFormatError` if a later version wrote them."""
     try:
         arrays = load(content)
         length = int.from_bytes(content[:_HEADER_BYTES], "little")
@@ -67,7 +68,8 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def _renamed(name: str) -> str:
-    """Version 1 numbered the parts of a model: trees were a part each, a network one."""
+    """Return today's name of an array of version 1, which numbered the parts of a model: each booster's trees were one
+    part, a network was one part."""
     number, _, own = name.partition("/")
     return f"trees.{number}" if own == "bytes" else own
 

@@ -1,8 +1,9 @@
-"""Number of CPUs that this process may use, and what the kernel keeps from it beyond that.
+"""Number of CPUs that this process may use, and the share of time in which the kernel throttles it.
 
 Two things bound the CPUs of a process: its affinity, of which a cpuset is a part, and the quotas of its control groups.
-A quota is CPU time in each period (``docker --cpus 0.5``: 50 ms in 100 ms). Who has used it up stands still until the
-next period: it is *throttled*. Each group from the process's own up to the root may have one; the smallest counts.
+A quota is CPU time in each period (``docker --cpus 0.5``: 50 ms in 100 ms). A group that has used up its quota stands
+still until the next period: it is *throttled*. Each group from the process's own up to the root may have one; the
+smallest counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path("/")
-# Where the system does not tell what is mounted (no /proc).
+# Used if the system does not list its mounts (no /proc).
 _USUAL_MOUNTS = (
     "0 0 0:0 / /sys/fs/cgroup rw - cgroup2 cgroup rw",
     "0 0 0:0 / /sys/fs/cgroup/cpu rw - cgroup cgroup cpu",
@@ -37,7 +38,7 @@ def cpus_within(count: int, quota: float) -> int:
 
 
 def cpu_quota(root: Path = _ROOT) -> float:
-    """Return the smallest CPU quota of this process's control groups, in CPUs. Infinite without one."""
+    """Return the smallest CPU quota of this process's control groups, in CPUs. Infinite if there is no quota."""
     return min((_quota(group) for group in _groups(root)), default=math.inf)
 
 
@@ -51,7 +52,7 @@ class Throttling:
     """Periods in which it used up its quota."""
 
     def since(self, earlier: Throttling) -> Throttling:
-        """Return what was counted since ``earlier``."""
+        """Return the counts since ``earlier``."""
         return Throttling(self.periods - earlier.periods, self.throttled_periods - earlier.throttled_periods)
 
     @property
@@ -79,7 +80,7 @@ class _Group(NamedTuple):
 
 
 def _groups(root: Path) -> Iterator[_Group]:
-    """Yield the control groups of this process, each followed by those above it, as far as they are mounted."""
+    """Yield the control groups of this process, each followed by its ancestors, as far as they are mounted."""
     paths: dict[int, str] = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -101,7 +102,8 @@ def _groups(root: Path) -> Iterator[_Group]:
 def _below(path: str, shown: str) -> Iterator[Path]:
     """Yield the folders from the group ``path`` up to the top of a mount that shows the group ``shown``.
 
-    A container may see another part of the tree than the one that its process is in: then the top is all it sees.
+    A container may see a part of the tree that does not contain the group of its process. Then only the top of the
+    mount is yielded.
     """
     try:
         below = Path(path).relative_to(shown)
@@ -114,7 +116,7 @@ def _below(path: str, shown: str) -> Iterator[Path]:
 
 
 def _quota(group: _Group) -> float:
-    """Return the quota of one group in CPUs; infinite where it has none."""
+    """Return the quota of one group in CPUs; infinite if it has none."""
     with contextlib.suppress(OSError, ValueError):
         if group.version == 2:
             quota, period = (group.folder / "cpu.max").read_text().split()

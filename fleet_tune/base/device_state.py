@@ -1,4 +1,5 @@
-"""The state of a device as four separate fields, and the event of each change: what views show and the store keeps.
+"""The state of a device in four separate fields, and the event of each change. Views show them and the store keeps
+them.
 
 The fields are separate because they answer separate questions: does it answer (connectivity), can its results be
 trusted (health), do people want it used (admin), who uses it now (lease). The rules by which they change are
@@ -11,7 +12,7 @@ import enum
 from dataclasses import dataclass, field
 
 HOT = "hot"
-"""Among the readings of a device's hardware, 1 while heat lowers its clock, 0 while it does not."""
+"""Name of a reading of a device's hardware: 1 while heat lowers its clock, else 0."""
 
 
 class Connectivity(enum.StrEnum):
@@ -22,8 +23,8 @@ class Connectivity(enum.StrEnum):
 
 
 class Health(enum.StrEnum):
-    """Trust in a device. Only a GOOD one gets work. The others run the probe first; a QUARANTINED one waits for its
-    probation before that."""
+    """Trust in a device. Only a GOOD device gets work. An UNKNOWN or SUSPECT device must run the probe first. A
+    QUARANTINED device must also wait until its quarantine ends."""
 
     UNKNOWN = "unknown"
     GOOD = "good"
@@ -32,7 +33,8 @@ class Health(enum.StrEnum):
 
 
 class Admin(enum.StrEnum):
-    """Wish of an administrator for the device. A DRAINING one finishes what it runs and is then in MAINTENANCE."""
+    """Use of the device as an administrator wants it. A DRAINING device finishes the work that it has begun, and is
+    then in MAINTENANCE."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -48,7 +50,7 @@ class Lease:
     """Run id. Empty while nobody uses the device."""
     deadline_unix_secs: float = 0.0
     epoch: int = 0
-    """Number of the lease. It only grows, by one with every new lease; a result of an older one is refused."""
+    """Number of the lease. It grows by one with every new lease; a result of an older lease is refused."""
 
     @property
     def held(self) -> bool:
@@ -71,7 +73,7 @@ class DeviceState:
     """Infrastructure failures since the device last proved itself, each with the id of the candidate that ran then.
     Empty if none ran."""
     quarantines: int = 0
-    """Number of quarantines since then."""
+    """Number of quarantines since the device last proved itself."""
     until_unix_secs: float = 0.0
     """End of the quarantine."""
     good_runs: int = 0
@@ -79,12 +81,12 @@ class DeviceState:
 
     @property
     def is_lost(self) -> bool:
-        """True if it has worked and does not answer."""
+        """True if the device does not answer and has :attr:`losses`."""
         return self.connectivity is Connectivity.OFFLINE and bool(self.losses)
 
     @property
     def word(self) -> str:
-        """The state in one word, for views and metrics: what keeps the device from work, or ``good``."""
+        """The state in one word, for views and metrics: the reason why the device gets no work, or ``good``."""
         if self.admin is not Admin.ACTIVE:
             return self.admin.value
         if self.health is Health.QUARANTINED:
@@ -95,7 +97,7 @@ class DeviceState:
 
 
 LEASE_KINDS = ("leased", "released")
-"""Kinds of the events that change nothing but the lease: two for every batch of measurements."""
+"""Kinds of events that change only the lease. There are two for every batch of measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +114,4 @@ class DeviceEvent:
     """State after the change."""
     unix_secs: float
     seq: int = 0
-    """Number that the store gives. 0 before."""
+    """Number that the store assigns. 0 for an event that is not stored yet."""

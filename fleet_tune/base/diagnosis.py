@@ -23,7 +23,7 @@ class Diagnosis:
     found: str
     """The state, in words."""
     next_step: str = ""
-    """What to do about it; empty for a good one."""
+    """The next step; empty for a good diagnosis."""
 
 
 def good(subject: str, found: str) -> Diagnosis:

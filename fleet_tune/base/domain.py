@@ -1,7 +1,7 @@
 """The words of fleet-tune as immutable values: workload, task, candidate, measurement, record, device.
 
-Units stand in the names. ``cost_secs`` is the one objective: seconds per run of the kernel, lower is better.
-Nothing here imports TVM or Ray: a TVM module or trace is carried as its JSON text and is opaque.
+Names contain units. ``cost_secs`` is the one objective: seconds per run of the kernel, lower is better. Nothing here
+imports TVM or Ray: a TVM module or trace is carried as its JSON text and is opaque.
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ OUTCOME_POLICIES: Mapping[Outcome, OutcomePolicy] = {
         False, "its process was ended from outside: by a person, or for want of memory on its host"
     ),
 }
-"""What the search may learn from, and what it may not. Everything but OK counts for it as a cost without limit.
+"""Rule for each outcome: may the search learn from it? Every failure that it learns from counts as an infinite cost.
 
-What teaches nothing is not recorded: such an attempt is made again. So is one without an outcome: a process of ours
-that ends while it builds or measures, a device in quarantine, a lease that ended. A candidate that loses two devices is
-blamed, as RUN_ERROR: devices that work for all others do not fail twice by chance. One whose processes are ended from
-outside again and again is skipped in the run, and not blamed."""
+An outcome that the search may not learn from is not recorded, and the attempt is made again. An attempt without an
+outcome is made again too: one of our processes ended while it built or measured, the device was in quarantine, or the
+lease ended. A candidate that loses two devices is blamed, as RUN_ERROR: devices that work for all other candidates do
+not fail twice by chance. A candidate whose processes are ended from outside again and again is skipped in the run, and
+not blamed."""
 
 
 Arithmetic = Literal["float32", "bfloat16", "int8"]
-"""Numbers that most operations of a program are on: ``"bfloat16"`` for products of pairs that are added in float32,
-``"int8"`` for products of bytes that are added in 32 bits."""
+"""Type of the numbers that most operations of a program compute with: ``"bfloat16"`` for products of pairs that are
+added in float32, ``"int8"`` for products of bytes that are added in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,11 @@ class DeviceAbstraction:
     """FLOP/s of all tensor cores for 16-bit operands. The maker publishes it for the architecture; it is not measured.
     0 if there are none, or the architecture is unknown."""
     int8_flops: float = 0.0
-    """Operations/s of products of bytes, of all cores together: a 32-bit number that holds several, times another one
-    and added to a third, are two. 0 if the device computes them in float32, or was not asked."""
+    """Operations/s of products of bytes, of all cores together. A product of two 32-bit numbers that hold several bytes
+    each, added to a third number, counts as two operations. 0 if the device computes them in float32, or was not
+    probed."""
     bfloat16_flops: float = 0.0
-    """The same of pairs of bfloat16."""
+    """The same for products of pairs of bfloat16."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("cpu", "cuda"):
@@ -113,19 +115,19 @@ class DeviceAbstraction:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
 
     def peak(self, arithmetic: Arithmetic) -> float:
-        """Operations/s of all cores together; those of float32 where nothing else is known."""
+        """Return the operations/s of all cores together; those of float32 if no others are known."""
         probed = {"float32": self.peak_flops, "bfloat16": self.bfloat16_flops, "int8": self.int8_flops}
         return probed[arithmetic] or self.peak_flops
 
     def unscheduled_secs(self, flop: float) -> float:
-        """Seconds that a program of so many FLOP may take at most which nobody has scheduled: it runs on one core,
-        without vectors, and misses the caches most of the time."""
+        """Return the most seconds that an unscheduled program of ``flop`` FLOP may take: it runs on one core, without
+        vectors, and misses the caches most of the time."""
         return UNSCHEDULED_LOSS * flop * self.cores * self.lanes / self.peak_flops
 
 
 UNSCHEDULED_LOSS = 30.0
-"""How many times slower than one core can multiply and add without vectors. Kernels whose loops LLVM cannot vectorize
-lose a factor of ten there."""
+"""Factor by which an unscheduled program may be slower than one core that multiplies and adds without vectors. Kernels
+whose loops LLVM cannot vectorize lose a factor of ten of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Description of a device by itself when it joined."""
+    """Description that a device gave of itself when it joined."""
 
     device_class: DeviceClass
     abstraction: DeviceAbstraction
@@ -153,11 +155,11 @@ class Fingerprint:
     microcode: str = ""
     """Version of the processor's microcode. Empty if it is unknown."""
     power: str = ""
-    """Power mode of a board, and what is known of its clock (:func:`devices.host.power_mode.power_mode`). Empty if it
-    has none."""
+    """Power mode of a board, with the known limits of its clock (:func:`devices.host.power_mode.power_mode`). Empty if
+    it has none."""
 
     def differs_in_power(self, other: Fingerprint) -> bool:
-        """Return true if both devices tell their power mode, and another one: their times mean different things."""
+        """Return true if both devices report their power mode and the modes differ: their times cannot be compared."""
         return power_text.differ(self.power, other.power)
 
 
@@ -176,13 +178,12 @@ class Workload:
 
 @dataclass(frozen=True)
 class FewerRows:
-    """A task's kernel over fewer rows, which a network with dynamic dimensions computes by the same schedule."""
+    """A task's kernel over fewer rows. A network with dynamic dimensions computes it with the same schedule."""
 
     module: str = field(repr=False)
-    """Its program, as :attr:`Workload.module`."""
+    """Program of the kernel, as :attr:`Workload.module`."""
     work: float
-    """Rows that it computes for each row that the task's own kernel does, in the mean over the weights of the extents.
-    """
+    """Rows that this kernel computes for each row of the task's own kernel, in a mean weighted by extent."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +193,10 @@ class Task:
     workload: Workload
     device_class: DeviceClass
     weight: int = 1
-    """Number of times that the network calls it in one run."""
+    """Number of times that the network calls the workload in one run."""
     imported: tuple[str, ...] = field(default=(), repr=False)
-    """Traces with decisions, as JSON texts. The task has their sketches beside those of the rules; they were found
-    elsewhere."""
+    """Traces with decisions, as JSON texts, that were found elsewhere. The task has their sketches in addition to those
+    of the sketch rules."""
     fewer_rows: tuple[FewerRows, ...] = field(default=(), repr=False, compare=False)
     """Kernels over fewer rows, ascending; none for fixed shapes."""
 
@@ -220,8 +221,8 @@ class Candidate:
     decisions: tuple[int, ...]
     """Flat decision vector in the sketch's column order (see :mod:`fleet_tune.base.sketch`)."""
     predicted_secs: float | None = field(default=None, compare=False)
-    """Run time that the search predicted when it proposed the candidate; None: it predicted none. Candidates are the
-    same whatever was predicted."""
+    """Run time that the search predicted when it proposed the candidate. None: it predicted none. Comparisons of
+    candidates ignore it."""
 
     @cached_property
     def id(self) -> str:
@@ -250,13 +251,13 @@ class Comparison:
 
     @property
     def rank_secs(self) -> float:
-        """Seconds by which this candidate is chosen: before the incumbent if it is faster, and behind it otherwise."""
+        """Seconds by which this candidate is ranked: ahead of the incumbent only if it is faster."""
         return self.against_rank_secs * (self.ratio if self.faster else max(1.0, self.ratio))
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best candidate of a task so far, as a device is told of it. By default there is none."""
+    """The best candidate of a task so far, as devices get it. The defaults stand for no incumbent."""
 
     candidate_id: str = ""
     cost_secs: float = math.inf
@@ -265,7 +266,7 @@ class Incumbent:
 
 
 UNKNOWN_SPREAD = 0.05
-"""Of a cost that was measured in a single micro-batch."""
+"""Spread that is assumed for a cost that was measured in a single micro-batch."""
 HALF_WEIGHT_ERROR = 0.1
 """Relative error of a cost that counts half as much in training as one that is certain."""
 
@@ -283,21 +284,22 @@ class Measurement:
     """Reason why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than the
     incumbent), ``maximum`` or ``duel``. Empty for a failure."""
     verified: bool = False
-    """True if the output was compared with that of the unscheduled program and agrees. It says nothing of times."""
+    """True if the output was compared with that of the unscheduled program and agrees. Says nothing about times."""
     detail: str = ""
     """Error text of a failure."""
     speed: float = 1.0
-    """Speed of the device meanwhile, as a multiple of the speed at which its seconds are counted."""
+    """Speed of the device during the measurement, as a multiple of the speed at which its seconds are counted."""
     speed_error: float = 0.0
     """Standard error of the speed, as a share of it."""
     comparison: Comparison | None = None
     """Result against the incumbent. None if there was no duel."""
     throttled: float = 0.0
     """Share of the periods in which the device's process used up the CPU quota of its control group and stood still.
-    Its times are then those of the quota."""
+    The quota then determines its times."""
     slowed_by: str = ""
-    """Names of what lowered the clock of the hardware meanwhile, with commas between: heat (``gpu-throttle-alert``),
-    over-current events (``oc3``). Empty for nothing, and where the system does not tell."""
+    """Names of the causes that lowered the hardware's clock during the measurement, separated by commas: heat
+    (``gpu-throttle-alert``), over-current events (``oc3``). Empty if there were none, or the system does not report
+    them."""
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != bool(self.run_secs):
@@ -333,7 +335,7 @@ class Measurement:
 
     @property
     def rank_secs(self) -> float:
-        """Seconds by which candidates are chosen: the result against an incumbent, else the cost with its standard
+        """Seconds by which candidates are ranked: the result against an incumbent, else the cost with its standard
         error. Infinite for a failure."""
         if self.comparison is not None:
             return self.comparison.rank_secs
@@ -356,7 +358,7 @@ class Measurement:
 
 def _median(values: Sequence[float]) -> float:
     """Return the median of at least one value. :func:`statistics.median` takes several times as long, and a store has
-    millions of these."""
+    millions of measurements."""
     if len(values) == 1:
         return values[0]
     ordered = sorted(values)
@@ -379,11 +381,11 @@ class Record:
     unix_secs: float
     """Time of the measurement."""
     seq: int = 0
-    """Number that the store gives. 0 before."""
+    """Number that the store assigns. 0 for a record that is not stored yet."""
     revision: int = 0
-    """0 for a trial. A higher revision is no trial: it has newer knowledge of a candidate that was tried before (it met
-    the incumbent in the final round), and replaces what earlier records of the candidate say. A verified candidate
-    stays verified until a record says that it failed."""
+    """0 for a trial. A record of a higher revision is no trial. It has newer knowledge about a candidate that was tried
+    before (it met the incumbent in the final round, for example), and replaces the candidate's earlier records. A
+    verified candidate stays verified until a record says that it failed."""
 
     @property
     def task_id(self) -> str:
@@ -421,8 +423,9 @@ class StopRule:
     micro_batch_runs: int = 0
     """Runs of a micro-batch. 0: ``micro_batch_secs`` decides."""
     weights_bytes: int = 0
-    """Bytes of all weights of the network that the kernel is for: on our device servers' CPUs it then finds its weights
-    where they are in the network, in memory if they are more than the caches hold. 0: where its last run left them."""
+    """Bytes of all weights of the network that the kernel is for. On the CPUs of our device servers, the kernel then
+    finds its weights where they would be in the network: in main memory if all weights are more than the caches hold.
+    0: the kernel finds its weights where its last run left them."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batch_secs", "min_batches", "timeout_secs", "timeout_factor", "min_timeout_secs"):

@@ -15,7 +15,7 @@ class FleetTuneError(Exception):
 
 
 class UserError(FleetTuneError):
-    """A mistake that the user can mend. ``problem`` describes it, ``next_step`` says what to do."""
+    """A mistake that the user can correct. ``problem`` describes it, ``next_step`` says what to do."""
 
     def __init__(self, problem: str, next_step: str) -> None:
         super().__init__(problem, next_step)
@@ -27,11 +27,11 @@ class UserError(FleetTuneError):
 
 
 class RequestError(UserError):
-    """A value that a run was asked for is out of its range: give another one."""
+    """A value in a request is out of its range: give another one."""
 
 
 class CheckupError(UserError):
-    """A checkup has found what makes runs fail."""
+    """A checkup has found a problem that makes runs fail."""
 
 
 class NetworkError(UserError):
@@ -71,7 +71,7 @@ class RecordStoreError(UserError):
 
 
 class DamagedStoreError(RecordStoreError):
-    """SQLite cannot read the file, or a part of it: restore it from a copy, or save what is sound."""
+    """SQLite cannot read the file, or a part of it: restore it from a copy, or save the sound parts."""
 
 
 class StoreInUseError(RecordStoreError):
@@ -83,7 +83,7 @@ class DiskFullError(RecordStoreError):
 
 
 class StoreUnreachableError(RecordStoreError):
-    """The server of a team's store does not answer: the copy here is used, and what is new goes there later."""
+    """The server of a team's store does not answer: the local copy is used, and new records go to the server later."""
 
 
 class UnreadableRecordError(RecordStoreError):
@@ -119,7 +119,7 @@ class ClusterError(UserError):
 
 
 class StartInterruptedError(KeyboardInterrupt):
-    """A signal asked the process to end while its Ray cluster started: end, as the signal says."""
+    """A signal asked the process to end while its Ray cluster started: end the process."""
 
 
 class VersionsDifferError(UserError):
@@ -127,7 +127,7 @@ class VersionsDifferError(UserError):
 
 
 class DeviceKeyError(UserError):
-    """A device server asks for a key that we do not have, or the file of one cannot be used: give the right file."""
+    """A device server asks for a key that we do not have, or a key file cannot be used: give the right file."""
 
 
 class DevicesLostError(UserError):
@@ -163,11 +163,12 @@ class NetworkRunError(FleetTuneError):
 
 
 class UncheckedError(FleetTuneError):
-    """A compiled network could not be brought to where it should be run: nothing is known of it."""
+    """A check or timing of a compiled network was not completed, because its device does not answer, for example: the
+    network counts as unchecked."""
 
 
 class StaleLeaseError(FleetTuneError):
-    """A result came from a device whose lease had ended: drop it, its trials were given to others."""
+    """A result came from a device whose lease had ended: drop it, because its trials were given to other devices."""
 
     def __init__(self, device_id: str, epoch: int, newest: int) -> None:
         super().__init__(device_id, epoch, newest)
@@ -180,7 +181,7 @@ class StaleLeaseError(FleetTuneError):
 
 
 class ProbeError(FleetTuneError):
-    """The device answers, and its probe does not run: it gets no work before that is mended."""
+    """The device answers, but its probe fails: the device gets no work until the cause is fixed."""
 
     def __init__(self, device_id: str, detail: str) -> None:
         super().__init__(device_id, detail)

@@ -1,9 +1,8 @@
 """A home folder for a user who has none.
 
-Ray, TVM, torch and fleet-tune itself keep files below ``HOME``: keys, caches, stores. A container often has a user
-without an entry in its list of users, and with a ``HOME`` that does not exist and cannot be made, or that is read-only.
-Then a folder of this user alone in the place of temporary files takes its place, for this process and all that it
-starts.
+Ray, TVM, torch and fleet-tune itself keep files below ``HOME``: keys, caches, stores. The user of a container often has
+no entry in the list of users, and a ``HOME`` that is read-only, or does not exist and cannot be made. Then a private
+folder of this user among the temporary files replaces ``HOME``, for this process and all processes that it starts.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ _NEXT = "set HOME to a folder of your own"
 
 
 def provide_home(is_written: bool = True) -> str:
-    """Make ``HOME`` a folder that this user may write to. Returns what to tell the user; empty where it is one already.
+    """Make ``HOME`` a folder that this user may write to. Return a message for the user; empty if ``HOME`` could be
+    used as it was.
 
-    ``is_written``: False where it is enough to know a folder (TVM asks for one when it is imported). Raises
-    :class:`HomeError` where no folder can take its place.
+    ``is_written``: False if it is enough that a home folder is known (TVM asks for one when it is imported). Raise
+    :class:`HomeError` if no folder can replace ``HOME``.
     """
     _provide_name()
     try:

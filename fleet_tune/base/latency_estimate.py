@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CallSecs:
-    """Extra time of a call: it takes longer in a network than a kernel alone. Devices of a class have measured it."""
+    """Extra time of a call: a kernel takes longer in a network than alone. Devices of a class have measured it."""
 
     secs: float
     """Mean over the kernels."""
@@ -17,16 +17,17 @@ class CallSecs:
     """Number of kernels that ran in turn."""
 
     def replaces(self, known: CallSecs | None) -> bool:
-        """Return true if this comes from more kernels, or from as many and is less: what disturbs adds to it."""
+        """Return true if this value is to replace ``known``: it comes from more kernels, or from as many and is
+        smaller. (Disturbances only add time.)"""
         return known is None or (-self.kernels, self.secs) < (-known.kernels, known.secs)
 
     def encoded(self) -> str:
-        """Return it as text."""
+        """Return this value as text."""
         return f"{self.secs!r} of {self.kernels}"
 
     @classmethod
     def decoded(cls, text: str) -> CallSecs | None:
-        """Return what :meth:`encoded` wrote; None for another text."""
+        """Return the value that :meth:`encoded` wrote; ``None`` for any other text."""
         try:
             secs, kernels = text.split(" of ")
             found = cls(float(secs), int(kernels))
@@ -41,14 +42,14 @@ they can save little."""
 
 
 def estimated_secs(tasks: Iterable[tuple[float, float, float]], call_secs: float = 0.0) -> float:
-    """Return the sum over the tasks of calls times best, and what calls take beyond that, in seconds. Tasks without a
-    result are left out where they are small (:data:`SMALL_SHARE`); infinite where they are not, and where no task has a
-    result.
+    """Return the estimated latency in seconds: the sum over the tasks of their calls times (seconds of the best kernel
+    plus ``call_secs``). A task without a result only adds the ``call_secs`` of its calls. The latency is infinite if no
+    task has a result, or if the tasks without one are not small (:data:`SMALL_SHARE`).
 
     Args:
-        tasks: of each task the calls in a run, the float operations of a call, and the seconds of its best kernel,
-            infinite for none.
-        call_secs: seconds that a call takes longer in a network than a kernel alone.
+        tasks: for each task the calls in a run, the float operations of a call, and the seconds of its best kernel
+            (infinite if it has none).
+        call_secs: seconds by which a kernel takes longer in a network than alone.
     """
     secs = operations = missing = 0.0
     known = False
@@ -60,6 +61,6 @@ def estimated_secs(tasks: Iterable[tuple[float, float, float]], call_secs: float
             known = True
         else:
             missing += weight * flop
-            # One without operations, which moves data alone, counts as large: nothing is known of its share.
+            # A task without operations only moves data. It counts as large, because its share is unknown.
             missing = missing if flop > 0 else math.inf
     return secs if known and missing <= SMALL_SHARE * operations else math.inf

@@ -1,4 +1,4 @@
 """Ports that programs listen on unless another one is given."""
 
 SERVER_PORT = 9090
-"""Of a device server."""
+"""Port of a device server."""

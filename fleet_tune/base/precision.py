@@ -10,7 +10,7 @@ from typing import Any
 from fleet_tune.base.errors import RequestError
 
 MOST_ERROR = 0.1
-"""Largest error, relative to the largest output, that may be asked for."""
+"""Largest error, relative to the largest output, that a user may allow."""
 
 
 class Precision(enum.StrEnum):
@@ -41,7 +41,7 @@ class Conversion:
 
     @property
     def options(self) -> str:
-        """The value of ``--precision`` that asks for it, with the options that belong to it."""
+        """The value of ``--precision`` for this conversion, with the options that belong to it."""
         return str(self.precision) if self.max_error is None else f"{self.precision} --max-error {self.max_error:g}"
 
     @property
@@ -67,11 +67,11 @@ class ConvertibleProduct:
     name: str
     """Operator and extents of the result."""
     savings: tuple[tuple[Precision, float], ...]
-    """Precisions that save time, with how much in an estimate's unit. The best comes first."""
+    """Precisions that save time, each with the saving in the unit of an estimate. The best comes first."""
 
 
 def check_error_limit(precision: Precision | None, max_error: float | None) -> None:
-    """Raise :class:`RequestError` where ``AUTO`` has no largest error, or another precision has one."""
+    """Raise :class:`RequestError` if ``AUTO`` has no largest error, or another precision has one."""
     if precision is Precision.AUTO and max_error is None:
         raise RequestError(
             "the precision auto needs the largest error that you accept, relative to the largest output (max_error)",

@@ -1,4 +1,4 @@
-"""Other processes of this machine, as /proc shows them: who they are, and if they move."""
+"""Other processes of this machine, as ``/proc`` shows them: their identity, and whether they are stopped."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class HostProcess:
 
     pid: int
     started: str
-    """Start in ticks since boot: a process of the same number that started at another time is another one."""
+    """Start time in ticks since boot. A process with the same number and another start time is another process."""
     namespace: str
-    """Namespace of the number."""
+    """Namespace in which the number is valid."""
 
     @classmethod
     def of(cls, pid: int) -> HostProcess:
-        """Return a process that runs. Raises OSError."""
+        """Return the running process with this number. Raise OSError if ``/proc`` does not show it."""
         return cls(pid, stat_fields(pid)[19], pid_namespace())
 
     def is_there(self) -> bool:
@@ -41,7 +41,7 @@ class HostProcess:
         return fields[19] == self.started and fields[0] not in _GONE
 
     def ticks(self) -> int | None:
-        """Return the processor time that the process has taken, in ticks of the clock; None where it is not known."""
+        """Return the processor time that the process has taken, in ticks of the clock; ``None`` if it is not known."""
         try:
             fields = stat_fields(self.pid)
         except OSError:
@@ -49,8 +49,8 @@ class HostProcess:
         return int(fields[11]) + int(fields[12]) if self.namespace == pid_namespace() else None
 
     def stands_still(self) -> bool:
-        """Return true if somebody has stopped the process: it does not move before somebody continues it, however long
-        that takes. A slow process is not stopped."""
+        """Return true if somebody has stopped the process, so that it does not run until somebody continues it. A slow
+        process is not stopped."""
         try:
             stopped = stat_fields(self.pid)[0] in _STOPPED or _is_frozen(self.pid)
         except OSError:
@@ -59,7 +59,7 @@ class HostProcess:
 
 
 def process_text(pid: int, title: str = "") -> str:
-    """Describe a process: its number, its ``title`` or else its command, and that it is stopped."""
+    """Describe a process: its number, its ``title`` or else its command, and whether it is stopped."""
     facts = [title or _command(pid)]
     with contextlib.suppress(OSError):
         if HostProcess.of(pid).stands_still():
@@ -69,7 +69,7 @@ def process_text(pid: int, title: str = "") -> str:
 
 
 def holder_text(pid: int) -> str:
-    """Describe the holder of a lock: its number, and how it is continued where somebody has stopped it."""
+    """Describe the holder of a lock: its number, and how to continue it if somebody has stopped it."""
     with contextlib.suppress(OSError):
         if HostProcess.of(pid).stands_still():
             return f"process {pid}, which is stopped: kill -CONT {pid} continues it"
@@ -77,8 +77,8 @@ def holder_text(pid: int) -> str:
 
 
 def writers_of(files: Iterable[Path]) -> list[int]:
-    """Return the other processes that hold a lock for writing on one of these files, as the kernel lists them: those of
-    a SQLite database, say, which do not write their number anywhere."""
+    """Return the numbers of the other processes that hold a write lock on one of these files, from the list of the
+    kernel. It also shows the writers of a SQLite database, which write their number nowhere."""
     numbers = set()
     for file in files:
         with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ def writers_of(files: Iterable[Path]) -> list[int]:
 
 
 def _command(pid: int) -> str:
-    """The command of a process, shortened; empty where it cannot be read."""
+    """Return the command of a process, shortened; empty if it cannot be read."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -104,17 +104,18 @@ def _command(pid: int) -> str:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` behind the name, which may hold anything. Raises OSError."""
+    """Return the fields of ``/proc/PID/stat`` after the name, which may contain any characters. Raise OSError."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def pid_namespace() -> str:
-    """Return the namespace of the numbers of processes that this process sees."""
+    """Return the namespace of the process numbers that this process sees."""
     return os.readlink("/proc/self/ns/pid")
 
 
 def _is_frozen(pid: int) -> bool:
-    """Return true if the control group of a process is frozen (version 2): its state does not show that."""
+    """Return true if the control group (version 2) of a process is frozen, which the state of the process does not
+    show."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         number, _, path = line.split(":", 2)
         if number == "0":

@@ -30,9 +30,8 @@ class TaskProgress:
     trials: int
     """Trials of the task, earlier runs included."""
     best_secs: float
-    """Seconds of the incumbent as people see them in every view: those by which it was chosen, at one speed of its
-    device. They only go down while nothing was found wrong. Infinite while there is none, or that speed is not
-    known."""
+    """Seconds of the incumbent as every view shows them: its rank in seconds, at one speed of its device. They only
+    decrease, unless a candidate is found wrong. Infinite while there is no incumbent, or that speed is not known."""
     finished: bool = False
     best_rule: str = ""
     """Rule that made the incumbent's sketch."""
@@ -53,10 +52,10 @@ class DeviceTime(enum.StrEnum):
     MEASURE = "measure"
     SEARCH = "search"  # for candidates
     BUILD = "build"  # for artifacts
-    WINDOW = "window"  # for its quiet window: for those who search and build on its host
-    TURN = "turn"  # for other runs that use it
+    WINDOW = "window"  # for its quiet window: for processes that search and build on its host
+    TURN = "turn"  # for other runs that use the device
     COMMIT = "commit"  # until records are durable
-    TASKS = "tasks"  # for nothing: all that there is to tune is under way or done
+    TASKS = "tasks"  # for nothing: everything that can be tuned is under way or done
 
 
 BUSY_SHARE = 0.9
@@ -87,7 +86,7 @@ class ProcessRole(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NotTried:
-    """Trials that a run was asked for and did not make."""
+    """Trials that were requested of a run and not made."""
 
     trials: int
     reason: str
@@ -129,10 +128,11 @@ class Progress:
     """State of each device, by id."""
     tasks: tuple[TaskProgress, ...]
     device_changes: int = 0
-    """Number of changes of devices that this run has kept, leases excepted."""
+    """Number of changes of devices that this run has stored, except leases."""
     vitals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Latest hardware values by device id: ``temperature_celsius`` and ``clock_hertz`` if they are known, and
-    ``speed`` as a multiple of that at which seconds are shown; ``shown_speed``: that one, relative to the store's."""
+    """Latest hardware values by device id: ``temperature_celsius`` and ``clock_hertz`` if they are known;
+    ``shown_speed``, the speed at which seconds are shown, relative to the store's; ``speed``, as a multiple of that
+    speed."""
     notices: tuple[Notice, ...] = ()
     """The last warnings of the run, oldest first."""
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -147,23 +147,25 @@ class Progress:
     not_tried: tuple[NotTried, ...] = ()
     """Trials that were asked for and not made, by reason. Empty while the run tunes."""
     silent: Mapping[str, float] = field(default_factory=dict)
-    """Processes of the run that are gone or give no sign of life, each with the second of the run since which."""
+    """Processes of the run that are gone or give no sign of life, each with the second of the run at which that
+    began."""
     behind: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """By device id, the run whose turn it is while this one waits, and the second of the run since which."""
+    """By device id, the run whose turn it is while this run waits, and the second of this run at which the wait
+    began."""
     stages: Mapping[str, StageProgress] = field(default_factory=dict)
     """State of each stage (:class:`fleet_tune.base.stages.Stage`). Empty before the tuning."""
     done_secs: float | None = None
-    """Second of the run at which the command is expected to end. None without a time budget, and before that is
-    known."""
+    """Second of the run at which the command is expected to end. None without a time budget, and until it is known."""
     call_secs: Mapping[str, float] = field(default_factory=dict)
-    """What a call takes longer in the network than a kernel alone by device class, where that is known."""
+    """Seconds by which a call takes longer in the network than a kernel alone, by device class. Classes for which this
+    is not known are absent."""
     loop_lag_secs: float = 0.0
     """Longest recent delay of the scheduler's event loop."""
     model_unix_secs: float | None = None
-    """When a cost model was last trained. None before, and where nothing is learnt."""
+    """Time at which a cost model was last trained. None before the first time, and if the search learns nothing."""
 
     def later(self, secs: float) -> Progress:
-        """Return the snapshot with all times counted from so many seconds before."""
+        """Return the snapshot with all times counted from a moment ``secs`` seconds earlier."""
         budget_secs, done_secs = self.time_budget_secs, self.done_secs
         return replace(
             self,
@@ -177,7 +179,7 @@ class Progress:
 
     @property
     def bounds(self) -> dict[str, str]:
-        """Limits of each device class now; see :func:`bound_by`."""
+        """The limit of each device class now; see :func:`bound_by`."""
         return {device_class: bound_by(shares) for device_class, shares in self.device_time.items()}
 
     @property
@@ -194,11 +196,11 @@ class Transferred:
     """Knowledge that a run has from its source before its first trial."""
 
     source: str
-    """The path that was named, or ``pretrained`` for the cost model that comes with fleet-tune."""
+    """Path that the user named, or ``pretrained`` for the cost model that comes with fleet-tune."""
     candidates: int
     """Number of measured candidates in the source. 0 for a cost model."""
     left_out: int
-    """Number of records that fit none of today's sketches."""
+    """Number of records that fit none of the current sketches."""
     own_tasks: int
     """Number of tasks that start from a cost model of their own workload's records."""
     shared_tasks: int
@@ -215,12 +217,12 @@ class FromStore:
     records: int
     """Number of records that were taken, one for each candidate."""
     known: int
-    """Number of tasks of which the store had records."""
+    """Number of tasks for which the store had records."""
     settled: int
-    """Number of known tasks that need no trial, because as much was spent on them before."""
+    """Number of known tasks that need no trial, because as much effort was spent on them before."""
     confirmed: int = 0
-    """Number of tasks with records of other versions, on which as much was spent: the best few candidates are tried
-    once more."""
+    """Number of tasks on which as much effort was spent with other versions: the best few candidates are tried once
+    more."""
     seeded: int = 0
     """Number of other tasks whose search begins with results of other versions or of similar tasks."""
     shipped: int = 0
@@ -231,7 +233,7 @@ class FromStore:
     taught: int = 0
     """Number of tasks whose cost model starts from the store's records of similar tasks."""
     learned: int = 0
-    """Number of candidates in those records."""
+    """Number of candidates in the records of similar tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +243,15 @@ class SkippedPart:
     what: Literal["task", "sketch", "description", "rewrite", "product", "check", "extent", "output", "record"]
     """The kind of part. ``task``: it has no sketch and its kernel stays untuned. ``sketch``: the task has other
     sketches. ``description``: the sketch is searched by its decisions alone. ``rewrite``: a rewrite of the whole
-    network, which is right without it. ``product``: a product of a quantised network that is computed in floats, or
-    one that stays in float32 with the precision ``auto``.
-    ``check``: the check of the untuned network. ``extent``: one of dynamic dimensions that the framework refuses,
-    so that the network is not compared at it. ``output``: an output that says nothing in that check. ``record``: a
-    stored record that cannot be read."""
+    network, which is right without it. ``product``: a product of a quantised network that is computed in floats, or one
+    that stays in float32 with the precision ``auto``. ``check``: the check of the untuned network. ``extent``: an
+    extent of dynamic dimensions that the framework refuses, so that the network is not compared at it. ``output``: an
+    output that tells nothing in that check. ``record``: a stored record that cannot be read."""
     task: str
     """Name of the task, or of the product. Empty for the whole network."""
     device_class: str
     rule: str
-    """Rule of the sketch. Empty for everything else."""
+    """Rule of the sketch. Empty for a part that is not a sketch."""
     reason: str
     """Reason in one line."""
 
@@ -264,7 +265,7 @@ class OutputErrors:
     relative: float
     """Largest difference, divided by the largest absolute value of the output."""
     mean: float
-    """Mean absolute difference, divided by the same. The largest of all outputs."""
+    """Mean absolute difference, divided by the largest absolute value of the output. The largest of all outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,14 +287,14 @@ class Plan:
     store: FromStore | None = None
     """Results that would be taken from the store that runs share. None without a store."""
     precision: str | None = None
-    """Precision that the network would be converted to, with the options that belong to it. None: it stays as it
-    came."""
+    """Precision that the network would be converted to, with the options that belong to it. None: it is not
+    converted."""
     errors: Mapping[str, OutputErrors] = field(default_factory=dict)
     """Errors of the untuned network, by device class. Empty without ``precision``."""
 
 
 class FallbackKernel(enum.StrEnum):
-    """Kernel of a task in the compiled network, in place of the best of its records."""
+    """Kernel of a task in the compiled network, instead of the best of its records."""
 
     RECORD = "record"  # the next best
     FIRST_CHOICE = "first choice"  # the analyzer's, measured when the tuning was over
@@ -312,22 +313,23 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """Time of a task's kernel in a compiled network. Seconds are those of one call."""
+    """Time of a task's kernel in a compiled network. Seconds are for one call."""
 
     task_id: str
     task: str
     calls: int
     """Number of calls in one run."""
     alone_secs: float | None
-    """Seconds of the record, as the task's best. None without a record."""
+    """Seconds of the kernel's record, in the unit of :attr:`TaskProgress.best_secs`. None without a record."""
     secs: float
-    """Seconds in its place in the network."""
+    """Seconds of the kernel in its place in the network."""
     clock_secs: float = 0.0
-    """Seconds that the clock took of the call, which are taken out."""
+    """Seconds of each call that the clock itself took. ``secs`` does not include them."""
 
     @property
     def is_clear(self) -> bool:
-        """True if the clock's own time is no larger than the kernel's: it is known to a fifth or so."""
+        """True if the clock's own time is no larger than the kernel's. The kernel's time is then known to a fifth or
+        so."""
         return self.secs >= self.clock_secs
 
 
@@ -336,14 +338,16 @@ class InNetwork:
     """Distribution of the latency of a compiled network over its kernels."""
 
     secs: float
-    """The latency. The kernels were timed beside whole runs at another moment, and are told as their share of it."""
+    """Latency of the network. The kernels were timed beside whole runs at another moment; their times are scaled to
+    this latency by their share of those runs."""
     kernels: tuple[KernelTime, ...]
     others_secs: float
     """Seconds of the kernels that belong to no task."""
 
     @property
     def alone_secs(self) -> float | None:
-        """Seconds of all tasks' kernels in a run, if each took what it takes alone. None if one is not known."""
+        """Seconds of all tasks' kernels in a run, if each took as long as it takes alone. None if the time of one is
+        not known."""
         known = [each.calls * each.alone_secs for each in self.kernels if each.alone_secs is not None]
         return sum(known) if len(known) == len(self.kernels) else None
 
@@ -359,7 +363,7 @@ class InNetwork:
 
     @property
     def sums(self) -> dict[str, float | None]:
-        """All of them, by their names."""
+        """The sums ``alone_secs``, ``kernels_secs`` and ``left_over_secs`` by name."""
         sums = {"kernels_secs": self.kernels_secs, "left_over_secs": self.left_over_secs}
         return {"alone_secs": self.alone_secs, **sums}
 
@@ -389,21 +393,22 @@ each other, so that one disturbed thread delays all."""
 
 
 SLOW = 1.15
-"""A network that takes that many times as long as estimated is disturbed by what no process shows, such as the other
-guests of a virtual machine's host."""
+"""A network that takes this many times as long as estimated was disturbed by something that no process list shows, such
+as other guests on the host of a virtual machine."""
 
 
 THROTTLED_SHARE = 0.05
-"""Share of the periods of a CPU quota from which on what was timed is called throttled: less is lost in other noise."""
+"""Share of the periods of a CPU quota from which a timed network counts as throttled. A smaller share is lost in other
+noise."""
 
 
 def is_busy(others_cores: float | None) -> bool:
-    """Return true if other processes take that much. False if it is not known."""
+    """Return true if other processes take :data:`BUSY_CORES` or more. False if it is not known."""
     return others_cores is not None and others_cores >= BUSY_CORES
 
 
 def slowness(secs: float | None, estimate_secs: float | None) -> float:
-    """Return how many times as long as estimated a network took; 0 where either is not known."""
+    """Return how many times as long as estimated a network took; 0 if either is not known."""
     return secs / estimate_secs if secs and estimate_secs else 0.0
 
 
@@ -425,15 +430,15 @@ class NetworkResult:
     """Largest absolute difference between the outputs of the published network and of the framework, on the example
     inputs."""
     max_rel_error: float | None
-    """The same difference, divided by the largest absolute value of the framework."""
+    """The same difference, divided by the largest absolute value of the framework's output."""
     mean_rel_error: float | None = None
-    """Mean absolute difference, divided by the same."""
+    """Mean absolute difference, divided by the same value."""
     framework: str = "the framework"
     """Name of the framework that the network came from."""
     precision: str | None = None
-    """Precision that the network was converted to. None: it is as it came."""
+    """Precision that the network was converted to. None: it was not converted."""
     converted: Mapping[str, int] = field(default_factory=dict)
-    """How many of its products the precision ``auto`` has converted to each other one."""
+    """Number of products that the precision ``auto`` has converted, by their new precision."""
     checked_on: str = ""
     """Place where the outputs were compared before the network was published: ``this machine`` or a device. Empty if
     they were not compared."""
@@ -451,42 +456,41 @@ class NetworkResult:
     chosen_in_place: tuple[ChosenInPlace, ...] = ()
     """Tasks that got the kernel that is best in the network, and not the one that is best alone."""
     libraries: tuple[str, ...] = ()
-    """Libraries whose kernels it calls, each with its package and licence."""
+    """Libraries whose kernels the network calls, each with its package and licence."""
     in_network: InNetwork | None = None
     """Distribution of the published network's time. None if its kernels were not timed."""
     untuned_earlier: bool = False
-    """True if the untuned network was timed before, by an earlier run or when it was compared with its framework, and
-    the tuned one takes far less."""
+    """True if ``untuned_secs`` was measured before, by an earlier run or when the network was compared with its
+    framework. It was not measured again, because the tuned network takes far less."""
     others_cores: float | None = None
-    """Average number of the network's processor cores that other processes took while it was timed. None if it is not
+    """Average number of the network's processor cores that other processes took while it was timed. None if this is not
     known, as on a device."""
 
     throttled: float = 0.0
     """Share of periods in which the network's process used up its CPU quota and stood still while it was timed. 0 for a
-    device, whose records have it."""
+    device: its records have this share."""
     estimate_secs: float | None = None
-    """Latency of the tuned network as its kernels let expect. None if it is not known."""
+    """Latency of the tuned network as estimated from its kernels. None if it is not known."""
 
     def with_errors(self, errors: OutputErrors | None) -> NetworkResult:
-        """Return the result with the errors of the published network; None where it was not compared."""
+        """Return the result with the errors of the published network; ``errors`` is None if it was not compared."""
         found = (None, None, None) if errors is None else (errors.absolute, errors.relative, errors.mean)
         return replace(self, max_abs_error=found[0], max_rel_error=found[1], mean_rel_error=found[2])
 
     @property
     def is_throttled(self) -> bool:
-        """True if a CPU quota stopped the network so often that its times are those of the quota."""
+        """True if a CPU quota stopped the network so often that the quota determines its times."""
         return self.throttled >= THROTTLED_SHARE
 
     @property
     def on_busy_host(self) -> bool:
-        """True if other processes worked so much while the network was timed that its times are not those of the
-        machine."""
+        """True if other processes worked so much while the network was timed that its times do not count."""
         return is_busy(self.others_cores)
 
     @property
     def slowness(self) -> float:
-        """Latency of the published network divided by its estimate, if it is the tuned one; 0 where that is not known.
-        From :data:`SLOW` on the host was disturbed."""
+        """Latency of the published network divided by its estimate, if it is the tuned one; 0 if that is not known.
+        From :data:`SLOW` on, the host counts as disturbed."""
         return slowness(self.tuned_secs, self.estimate_secs) if self.published == "tuned" else 0.0
 
     @property
@@ -524,7 +528,7 @@ class TuneResult:
     """True if a signal stopped the run before its budget was used."""
     networks: tuple[NetworkResult, ...] = field(default=())
     signal_number: int = 0
-    """Number of that signal. 0 without a signal."""
+    """Number of the signal that stopped the run. 0 without a signal."""
     transferred: Transferred | None = None
     """Knowledge from which the search started. None: it started from nothing."""
     left_out: tuple[SkippedPart, ...] = ()
@@ -544,5 +548,5 @@ class TuneResult:
 
     @property
     def bounds(self) -> dict[str, str]:
-        """Limits of each device class; see :func:`bound_by`."""
+        """The limit of each device class; see :func:`bound_by`."""
         return {device_class: bound_by(shares) for device_class, shares in self.device_time.items()}

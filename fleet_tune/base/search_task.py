@@ -16,12 +16,12 @@ from fleet_tune.base.sketch import Sketch
 class SearchTask:
     """A task with its sketches and the abstraction of the devices of its class.
 
-    ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
-    matrix (n, d) for each; None where anything can be measured. ``prior``: a saved cost model that was trained on other
-    records, from which the search starts; empty for none. ``own_prior``: it was trained on records of this task's own
-    workload; else the tasks of a device class have the same. ``seeds``: candidates, as the position of a sketch and
-    decisions, that are tried first, in this order. ``enough``: trials after which a task with a result needs no more,
-    0 for no such number.
+    ``recorded``: if a dataset answers for the devices, the candidates that it has, as one decision matrix (n, d) for
+    each sketch. None if every candidate can be measured. ``prior``: a saved cost model, trained on other records, from
+    which the search starts; empty for none. ``own_prior``: true if the prior was trained on records of this task's own
+    workload. Otherwise all tasks of a device class share one prior. ``seeds``: candidates that are tried first, in this
+    order, each as the position of a sketch and its decisions. ``enough``: number of trials after which a task with a
+    result needs no more; 0 if there is no such number.
     """
 
     task: Task
@@ -35,8 +35,10 @@ class SearchTask:
 
     @property
     def floor_secs(self) -> float:
-        """Seconds that no kernel of the task is believed to beat: its operations, or the fewest that a sketch takes, at
-        the device's peak for them, that of the tensor cores where a sketch uses them."""
+        """Presumed lower bound on the seconds of any kernel of the task: operations divided by a peak rate of the
+        device. The operations are those of the workload, or the fewest of any sketch if these are fewer and all
+        sketches compute in float32. The peak is the one for the arithmetic of the sketches, or that of the tensor cores
+        if a sketch uses them and it is higher."""
         statements = [statement for sketch in self.sketches for statement in sketch.statements]
         tensor = self.abstraction.tensor_flops if any(each.warp > 1 for each in statements) else 0.0
         narrow = [self.abstraction.peak(each.arithmetic) for each in statements if each.arithmetic != "float32"]
@@ -45,6 +47,6 @@ class SearchTask:
         return flop / max(tensor, *(narrow or [self.abstraction.peak_flops]))
 
     def without_module(self) -> SearchTask:
-        """Return the task without the TVM modules, which no search reads and which are most of the size."""
+        """Return the task without its TVM modules. They are most of its size, and no search reads them."""
         workload = dataclasses.replace(self.task.workload, module="")
         return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload, fewer_rows=()))

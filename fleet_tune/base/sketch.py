@@ -25,9 +25,10 @@ from typing import Literal
 from fleet_tune.base.domain import Arithmetic
 
 IMPORTED = "imported"
-"""The rule of sketches that no rule makes: of traces that were found elsewhere."""
+"""Name of the rule of sketches that no sketch rule made: their traces were found elsewhere."""
 MOST_IMPORTED = 4
-"""Such sketches of a task, those of the fastest traces: each is searched as the others are."""
+"""Largest number of such sketches of a task. Those of the fastest traces are kept, and searched like all other
+sketches."""
 ROOT_LOCATION = -1
 INLINE_LOCATION = -2
 
@@ -65,7 +66,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Place where a block is computed: a loop depth of the block that it is computed at, or one of the two above."""
+    """Place where a block is computed: a loop depth of the block that it is computed at, or :data:`ROOT_LOCATION` or
+    :data:`INLINE_LOCATION`."""
 
     block: str
     locations: tuple[int, ...]
@@ -102,7 +104,7 @@ class Loop:
       loop is the slowest of its axis, wherever it stands (a grid-stride loop stands inside of the faster ones);
     - else ``extent``.
 
-    The product of the extents of one axis' loops is the axis' extent, or more where a rest was rounded up: the surplus
+    The product of the extents of one axis' loops is the axis' extent, or more if a rest was rounded up: the surplus
     iterations do nothing. ``partial``: the axis of partial results that a loop over a reduction axis also runs over
     (rfactor): it then reduces nothing.
     """
@@ -122,7 +124,7 @@ class Access:
     the digits of all axes are counted on from the first axis (:attr:`Axis.digits`; a plain axis is one digit).
 
     ``row_align``: rows of the last dimension are padded to a length that is ``row_align[1]`` modulo ``row_align[0]``
-    (0, 0: not padded); only where the buffer is laid out in shared memory.
+    (0, 0: not padded). This only applies to a buffer in shared memory.
 
     ``packed``: a constant weight that is re-laid out at compile time in the order of the loops, so that it is read
     contiguously whatever the strides of its original layout are.
@@ -142,9 +144,9 @@ class Access:
 class Statement:
     """One block of the scheduled program.
 
-    A statement may be computed inside of another one and its loops be known all the same. ``loops`` then lists the
-    enclosing ones too, on its own axes (an axis that no access depends on repeats the computation), and its place is
-    that of a nest of its own (``fixed_depth`` 0).
+    A statement may be computed inside another statement although all of its loops are known. ``loops`` then also lists
+    the enclosing loops, on axes of the statement itself (an axis that no access depends on repeats the computation),
+    and the statement counts as a loop nest of its own (``fixed_depth`` 0).
     """
 
     name: str
@@ -172,13 +174,14 @@ class Statement:
     vectorizable: bool = True
     """True if the innermost loop encloses no other statement."""
     held_depth: int = 0
-    """Number of the enclosing loops outside of which no more of its output is kept than is computed inside of them."""
+    """Number of outer loops that are outside the buffer of its output: the buffer holds only what one iteration of
+    these loops computes."""
     warp: int = 1
     """Lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1."""
     versions: int = 1
     """Number of copies of each written buffer that are kept at once, for as many iterations of a software pipeline."""
     arithmetic: Arithmetic = "float32"
-    """What its operations are on."""
+    """Type of the numbers that its operations compute with."""
 
     @property
     def operations(self) -> float:
@@ -190,7 +193,7 @@ class Statement:
 class RowStep:
     """Step of a row-wise kernel on every row: it reduces the row, or computes something of each element.
 
-    Operations are counted for each element. What is the same for a whole row is not counted.
+    Operations are counted for each element. Operations that are done once for a whole row are not counted.
     """
 
     name: str
@@ -199,8 +202,8 @@ class RowStep:
     few: int
     """Lanes of a reduction that are added up last, one by one. 0: the step computes element by element."""
     column: int | None
-    """Decision column that the lanes follow from: for a reduction that of a :class:`Choice` (``few`` times the chosen
-    value), else the innermost factor of a tile. None: 1 lane."""
+    """Decision column that determines the number of lanes. For a reduction it is the column of a :class:`Choice`, and
+    there are ``few`` times the chosen value of lanes; else it is the innermost factor of a tile. None: 1 lane."""
     operations: int
     """Float additions, multiplications and comparisons."""
     divisions: int
@@ -243,7 +246,7 @@ class Sketch:
     trace_text: str
     decisions: tuple[Decision, ...]
     statements: tuple[Statement, ...]
-    """Statements, the main one (most operations) first. Empty if the trace could not be described so."""
+    """Statements, the main one (most operations) first. Empty if the trace could not be described by statements."""
     undescribed: str = ""
     """Reason why it is not described. Empty if it is."""
     variants: tuple[tuple[Statement, ...], ...] = ()
@@ -257,8 +260,8 @@ class Sketch:
     """Steps on a row, for row-wise kernels. Such sketches have no statements, which cannot express a loop whose extent
     is chosen from a list."""
     fewer_rows: tuple[SketchOfFewerRows, ...] = ()
-    """The same trace on the task's kernels over fewer rows. Empty for fixed shapes, of row-wise kernels, and where a
-    sketch of the task with statements is not described there."""
+    """The same trace on the task's kernels over fewer rows. Empty for fixed shapes, for row-wise kernels, and if one of
+    the task's sketches with statements is not described for them."""
 
     @property
     def described(self) -> bool:
@@ -267,7 +270,8 @@ class Sketch:
 
     @cached_property
     def id(self) -> str:
-        """Content hash of the trace with its decisions left open; one that no rule makes says so."""
+        """Content hash of the trace with its decisions left open. It has the prefix :data:`IMPORTED` if no sketch rule
+        made the sketch."""
         digest = hashlib.blake2b(self.trace_text.encode(), digest_size=8).hexdigest()
         return f"{IMPORTED}-{digest}" if self.rule == IMPORTED else digest
 
@@ -276,11 +280,12 @@ class Sketch:
         return hash((self.trace_text, self.decisions, self.statements, len(self.variants)))
 
     def __hash__(self) -> int:
-        """Worked out once: caches are asked by sketches, and a sketch may have thousands of statements."""
+        """Return the hash, which is computed once: sketches are keys of caches, and a sketch may have thousands of
+        statements."""
         return self._hash
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the hash, which is another one in every process."""
+        """Return the state without the cached hash, which differs from process to process."""
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @cached_property

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 DURATION_BOUNDS = (*(float(f"{factor}e{power}") for power in range(-6, 2) for factor in (1, 2, 5)), 100.0)
-"""Upper bounds of the buckets in seconds, from a microsecond to 100 seconds. One more bucket has what is longer."""
+"""Upper bounds of the buckets in seconds, from a microsecond to 100 seconds. One more bucket counts longer
+durations."""
 
 
 class Stage(enum.StrEnum):
@@ -49,15 +50,16 @@ class DurationCounter:
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """State of one stage. All numbers are of candidates since the process that schedules the run began."""
+    """State of one stage. All numbers count candidates since the process of the scheduler began."""
 
     begun: int = 0
     done: int = 0
     """Number of candidates that left the stage for the next one."""
     failed: int = 0
-    """Number of candidates that left it otherwise."""
+    """Number of candidates that failed in the stage."""
     returned: int = 0
-    """Number of candidates that left it as they came: they were asked for and not found, or come again."""
+    """Number of candidates that left the stage without a result: the search was asked for them and did not find them,
+    or they will be measured later."""
     durations: DurationHistogram = field(default_factory=DurationHistogram)
     """Seconds of each proposal, build, batch on a device, or commit."""
     waits: DurationHistogram = field(default_factory=DurationHistogram)

@@ -15,10 +15,11 @@ from fleet_tune.base.domain import Candidate, DeviceAbstraction, Fingerprint, Ou
 from fleet_tune.base.sketch import Choice, Decision, Location, Sketch, Tile
 
 OUTCOMES = tuple(Outcome)
-"""What the integers of :attr:`TaskData.outcome` stand for; new outcomes are appended."""
+"""Outcomes by their number in :attr:`TaskData.outcome`; new outcomes are appended."""
 
 MEASURED_BY = StopRule(micro_batch_secs=0.01, race_factor=math.inf, timeout_factor=math.inf)
-"""The rule by which datasets are measured: slow candidates to the end too, whose times a cost model wants to know."""
+"""The rule by which datasets are measured. Slow candidates are measured to the end too, because cost models learn from
+their times."""
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -29,11 +30,11 @@ class TaskData:
     """The measured candidates of one task, ``n`` of them in the order of their first measurement, each only once.
 
     ``sketch_of``: (n,) int64, index into ``sketches``. ``decisions``: for every sketch the (n_i, d_i) int64 matrix of
-    its candidates, in their order. ``run_secs``: (n, b) float32, mean seconds per run of each micro-batch, NaN behind
+    its candidates, in their order. ``run_secs``: (n, b) float32, mean seconds per run of each micro-batch, NaN after
     the last; all NaN for a failure. ``build_secs``, ``measure_secs``: (n,) float64. ``outcome``: (n,) int64, index into
     :data:`OUTCOMES`. ``details``: error text of each failure, empty for successes.
 
-    ValueError where the parts do not fit each other.
+    Raise ValueError if the parts do not fit each other.
     """
 
     task: Task
@@ -75,7 +76,7 @@ class TaskData:
 
     @cached_property
     def ok(self) -> NDArray[np.bool_]:
-        """(n,): whether the candidate ran."""
+        """(n,): true if the candidate ran."""
         ran: NDArray[np.bool_] = self.outcome == OUTCOMES.index(Outcome.OK)
         return ran
 
@@ -104,22 +105,22 @@ class TaskData:
         return rows
 
     def rows(self, sketch: int) -> Integers:
-        """The candidates of a sketch, as positions in the columns, in the order of its matrix."""
+        """Return the positions in the columns of the candidates of a sketch, in the order of its matrix."""
         return np.flatnonzero(self.sketch_of == sketch)
 
     @property
     def best_secs(self) -> float:
-        """Cost of the best candidate, infinite where none ran."""
+        """Cost of the best candidate; infinite if none ran."""
         return float(self.cost_secs.min(initial=np.inf))
 
     def candidate(self, at: int) -> Candidate:
-        """The candidate at position ``at``."""
+        """Return the candidate at position ``at``."""
         sketch = self.sketches[int(self.sketch_of[at])]
         vector = self.decisions[sketch.index][int(self.row_of[at])]
         return Candidate(self.task.id, sketch.index, sketch.id, tuple(int(value) for value in vector))
 
     def batches(self, at: int) -> tuple[float, ...]:
-        """Mean seconds per run of the micro-batches of candidate ``at``; empty for a failure."""
+        """Return the mean seconds per run of each micro-batch of candidate ``at``; empty for a failure."""
         row = self.run_secs[at]
         return tuple(float(secs) for secs in row[np.isfinite(row)])
 
@@ -157,8 +158,8 @@ class TaskData:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Measured candidates of several tasks. ``network``: the one they came from; ``fingerprints``: what the devices
-    said of themselves, one for each device class."""
+    """Measured candidates of several tasks. ``network``: the network that they came from; ``fingerprints``:
+    descriptions of the devices, one for each device class."""
 
     network: str
     fingerprints: tuple[Fingerprint, ...]
@@ -180,7 +181,7 @@ class Dataset:
 
 
 def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by the id of their task, in their order and without their traces: those are most of their size."""
+    """Return records by task id, in their order. They have no traces, which are most of their size."""
     by_id: dict[str, list[Record]] = {}
     for record in records:
         by_id.setdefault(record.task_id, []).append(dataclasses.replace(record, trace=""))
@@ -190,11 +191,11 @@ def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
 def task_data(
     task: Task, abstraction: DeviceAbstraction, sketches: Sequence[Sketch], records: Iterable[Record]
 ) -> tuple[TaskData, int]:
-    """Return the data of ``task`` in ``records`` (others are passed over), and the number of records that are skipped
-    because their sketch is not among ``sketches``.
+    """Return the data of ``task`` in ``records`` (records of other tasks are ignored), and the number of records that
+    are skipped because their sketch is not among ``sketches`` or has another number of columns.
 
-    Outcomes that do not blame the candidate are no data. A candidate that was measured again keeps the measurement of
-    more micro-batches; of two equal ones, the later one.
+    Records whose outcome does not blame the candidate are ignored. If a candidate was measured again, the measurement
+    with more micro-batches counts; if both have as many, the later one.
     """
     index = {sketch.id: sketch.index for sketch in sketches}
     best: dict[str, Record] = {}
@@ -236,9 +237,10 @@ def task_data(
 def _translated(
     matrix: Integers, old: Sequence[Decision], new: Sequence[Decision]
 ) -> tuple[Integers, NDArray[np.bool_]]:
-    """Decision vectors of the same trace in the columns of a newer description, and which of them are still valid.
+    """Return decision vectors in the columns of a newer description of the same trace, and a mask of the vectors that
+    are still valid.
 
-    Factors of tiles stay as they are; an index into choices or locations moves to where its value stands now.
+    Factors of tiles stay as they are; an index into choices or locations is changed to the new index of its value.
     """
     valid = np.ones(len(matrix), dtype=np.bool_)
     if [(type(each), each.width) for each in old] != [(type(each), each.width) for each in new]:

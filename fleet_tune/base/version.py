@@ -1,3 +1,3 @@
-"""The version of the package, for what stands below ``fleet_tune.api``."""
+"""The version of the package, for modules in the layers below ``fleet_tune.api``."""
 
 __version__ = "0.1.0"

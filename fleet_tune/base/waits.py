@@ -1,6 +1,6 @@
-"""The waits of this process for other processes, so that nobody waits in silence.
+"""The waits of this process for other processes, so that no wait is silent.
 
-Whoever waits enters it here; the heartbeat of the process, or the progress of the command, tells people of it
+Code that waits enters the wait here; the heartbeat of the process, or the progress of the command, shows it to people
 (:mod:`actors.scheduling.heartbeats`).
 """
 
@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 TELL_SECS = 2.0
-"""Seconds of a wait after which it is worth a line. Heartbeats come every two seconds: people hear within five."""
+"""Seconds after which a wait is shown to people. Heartbeats come every two seconds, so that people see a wait within
+five."""
 _MOST_LINES = 20
 
 
@@ -26,7 +27,7 @@ class ProcessWait:
     what: str
     """Noun for what is waited for."""
     whom: str
-    """Process that has it, in words."""
+    """Process that has the awaited thing, in words."""
     secs: float
     """Seconds of the wait so far."""
 
@@ -46,7 +47,7 @@ class Line:
     """A line for people."""
 
     number: int
-    """Number of the line in this process; they only grow."""
+    """Number of the line in this process. Numbers only grow."""
     text: str
 
 
@@ -62,8 +63,8 @@ class WaitBoard:
 
     @contextlib.contextmanager
     def entered(self, what: str, whom: str = "") -> Iterator[Callable[[str], None]]:
-        """Enter a wait for the block. Yields the function that sets the process that is waited for, in words: without
-        one nobody is told."""
+        """Enter a wait for the duration of the block. ``what``: noun for what is waited for; ``whom``: the process that
+        has it, in words. Yield a function that sets ``whom``. A wait without it is not shown."""
         with self._lock:
             number = next(self._numbers)
             self._waits[number] = (what, whom, self._clock())

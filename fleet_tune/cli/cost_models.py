@@ -65,7 +65,7 @@ def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum
     from fleet_tune.base.config import values
     from fleet_tune.training import cost_models
 
-    values.share("the momentum", momentum, "--momentum")  # a range of click's lets NaN pass
+    values.share("the momentum", momentum, "--momentum")  # click's range accepts NaN
     cost_models.check_out(out)
     _show(cost_models.finetune(model, data, out, momentum if moa else None), out, as_json)
 

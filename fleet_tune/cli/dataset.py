@@ -61,7 +61,7 @@ def collect(
     from fleet_tune import api
     from fleet_tune.base.config.request import run_request
 
-    # What is wrong with these is told before anything heavy is loaded.
+    # Errors in the options are reported before heavy modules are loaded.
     request = run_request(
         network,
         out=out,

@@ -1,4 +1,4 @@
-"""``fleet-tune device list|check|drain|resume|retire``: what people see of a fleet's devices, and say about them."""
+"""``fleet-tune device list|check|drain|resume|retire``: shows and checks devices, and gives orders for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _fleet_argument = click.argument("fleet", type=click.Path(path_type=Path))
 
 
 def _order(command: _F) -> _F:
-    """The arguments of an order: a fleet file, devices, a reason."""
+    """Add the arguments of an order: a fleet file, devices, a reason."""
     command = click.option("--reason", default="", metavar="TEXT", help="Reason, for others to read.")(command)
     command = click.argument("names", nargs=-1, required=True, metavar="DEVICE...")(command)
     return _fleet_argument(command)
@@ -110,7 +110,7 @@ def _give(fleet: Path, names: tuple[str, ...], admin: Admin, reason: str, told: 
 
 
 def _devices_of(file: Path) -> FleetConfig:
-    """The fleet of a file, with all the boards that trackers list now."""
+    """Return the fleet of a file, with all boards that the trackers list now."""
     from fleet_tune.base.config.fleet_file import load_fleet
     from fleet_tune.runs.fleet.tracker_boards import with_boards
 
@@ -118,4 +118,4 @@ def _devices_of(file: Path) -> FleetConfig:
 
 
 ADMIN_COMMANDS = (list_command, check, drain, resume, retire)
-"""For the group ``fleet-tune device``."""
+"""Commands of the group ``fleet-tune device``."""

@@ -1,4 +1,4 @@
-"""``fleet-tune doctor``: what on this machine, and at the devices, is in the way of runs."""
+"""``fleet-tune doctor``: finds problems of this machine and of the devices that hinder runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The command line. Everything heavy is imported inside the commands: ``fleet-tune --help`` loads neither ray nor torch
 nor tvm.
 
-Exit codes: 0 done; 2 a mistake of the user's, told in one line with the next step in a second one; 130 and 143 stopped
-by SIGINT (Ctrl-C) and SIGTERM, after the summary of what was found; 1 a fault of ours, with its traceback.
+Exit codes: 0 done; 2 a mistake of the user, reported in one line, with the next step in a second line; 130 and 143
+stopped by SIGINT (Ctrl-C) and SIGTERM, after the summary of the results so far; 1 a fault of fleet-tune, with its
+traceback.
 """
 
 from __future__ import annotations
@@ -75,11 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """The console script: :func:`main`, and the end of the process.
+    """The console script: run :func:`main`, then end the process.
 
-    A run that ended early, by a signal or an error, may have left a thread in the middle of native code (TVM's, Ray's
-    or torch's), which would crash while the interpreter winds down: such a process ends at once. Its actors, server
-    and store are closed by then.
+    A run that a signal or an error ended early may have left a thread in native code (of TVM, Ray or torch). That
+    thread would crash while the interpreter shuts down. Such a process therefore ends at once: its actors, server and
+    store are closed by then.
     """
     spare_scikit_learn()
     out = keep_output()
@@ -172,7 +173,7 @@ def tune(
     from fleet_tune import api
     from fleet_tune.base.config.request import run_request
 
-    # What is wrong with these is told before anything heavy is loaded.
+    # Errors in the options are reported before heavy modules are loaded.
     if no_store:
         if options["store"] is not None:
             raise RequestError("--store and --no-store contradict each other", "give one of them")
@@ -300,7 +301,7 @@ def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:
 
     summary = render_summary(result)
     make_console(stderr=as_json).print(summary)
-    # A line of its own, however long the path: programs look for it in the log of a job.
+    # On one line, however long the path is: programs search the log of a job for it.
     try:
         click.echo(f"result: {write_result(result)}", err=as_json)
     except OSError as error:

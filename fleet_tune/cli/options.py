@@ -26,9 +26,9 @@ _TYPES: dict[str, Any] = {"path": click.Path(path_type=Path), "int": int, "float
 
 
 def run_options(*names: str, **texts: str) -> Callable[[_F], _F]:
-    """Add the options of a run with these names, each as the argument of its name.
+    """Add the options of a run with these names. Each is passed as the argument of the same name.
 
-    ``texts``: ``--help`` texts by name, in place of the declared ones.
+    ``texts``: ``--help`` texts by name, instead of the declared ones.
     """
 
     def decorated(command: _F) -> _F:
@@ -59,7 +59,7 @@ def _click_option(name: str, text: str | None) -> Callable[[_F], _F]:
 
 
 def _completing(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes the beginning of a value; a file may be named too."""
+    """Return a function that completes the beginning of a value to ``names``. The value may also be a file."""
     return lambda _context, _option, begin: [name for name in names if name.startswith(begin)]
 
 
@@ -69,7 +69,7 @@ def _duration(_context: click.Context, _option: click.Parameter, value: str | No
 
 
 _LARGE = 1e9
-"""Upper bound of a number from which on it tells a reader nothing."""
+"""An upper bound above this one is not shown: it tells a reader nothing."""
 
 
 def _range_words(low: float | None, high: float | None) -> str:
@@ -129,7 +129,7 @@ def narration_options(command: _F) -> _F:
 
 
 def check_picture(svg: Path | None) -> None:
-    """Raises RequestError for a picture that cannot be written: what takes minutes is not measured in vain."""
+    """Raise RequestError if the picture cannot be written, before minutes of measuring are wasted."""
     from fleet_tune.base.errors import RequestError
 
     if svg is not None and (svg.is_dir() or not svg.absolute().parent.is_dir()):
@@ -139,7 +139,7 @@ def check_picture(svg: Path | None) -> None:
 
 
 def cost_model_option(help: str, default: str | None = None) -> Callable[[_F], _F]:
-    """``--cost-model``, as the argument ``cost_model``; its old name, ``--model``, works and says so on stderr."""
+    """``--cost-model``, as the argument ``cost_model``; its old name, ``--model``, works too, with a note on stderr."""
 
     def decorated(command: _F) -> _F:
         @functools.wraps(command)

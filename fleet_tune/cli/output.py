@@ -1,5 +1,5 @@
-"""The output of the command line where nobody takes it any more: a reader that has left, a terminal that was closed, a
-full disk. A run of hours must not fail over a line of its progress."""
+"""The output of the command line when it cannot be written any more: its reader has ended, its terminal was closed, or
+the disk is full. A run of hours must not fail because of a line of its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READER_LEFT = (errno.EPIPE, errno.EIO)
 
 
 class LastingOutput(io.FileIO):
-    """A file that what is written to goes nowhere from the first failure on."""
+    """A file that discards everything from the first failed write on."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -32,11 +32,11 @@ class LastingOutput(io.FileIO):
 
 
 def keep_output() -> LastingOutput:
-    """Have this process go on when its output is lost, and return the file of its standard output."""
+    """Let this process go on when its output is lost, and return the file of its standard output."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # else the next file that is opened would get the messages of native code
+        except OSError:  # else the next file that is opened gets this descriptor, and the output of native code
             os.open(os.devnull, os.O_RDWR)
     out, errors = LastingOutput(1), LastingOutput(2)
     sys.stdout, sys.stderr = _text(out, sys.stdout), _text(errors, sys.stderr)
@@ -44,13 +44,13 @@ def keep_output() -> LastingOutput:
 
 
 def lost_output(out: LastingOutput) -> str:
-    """Return why the output was lost; empty where it was not, or where its reader has left."""
+    """Return why the output was lost; empty if it was not, or if its reader has ended."""
     failure = out.failure
     return "" if failure is None or failure.errno in _READER_LEFT else failure.strerror or str(failure)
 
 
 def _text(file: LastingOutput, before: TextIO | None) -> TextIO:
-    """Return a stream as Python's own: None is a descriptor that was closed."""
+    """Return a text stream with the settings of Python's own stream ``before``, None if its descriptor was closed."""
     return io.TextIOWrapper(
         io.BufferedWriter(file),
         encoding=getattr(before, "encoding", None),

@@ -1,4 +1,4 @@
-"""``fleet-tune records``: what a record store has, whether it counts, and how records go from one place to another."""
+"""``fleet-tune records``: shows, copies, checks and prunes the records of a store."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _rows_option = click.option(
 
 
 def _store_option(command: _F) -> _F:
-    """``--store``: an existing store, or a folder of a run; the user's where it is not given."""
+    """Add ``--store``: an existing store, or the folder of a run; the store of this user by default."""
     text = "The store, a team's postgresql://..., or the output folder of a run. Default: the store of this user."
     return click.option("--store", metavar="PATH", help=text)(command)
 
 
 class _OfStores(click.Group):
-    """Report errors of a store with what a command on stores can do. There is no run that could take another output
-    folder or go without a store."""
+    """Reports errors of a store with next steps for a command on stores. The usual next steps are for a run: it could
+    use another output folder, or no store."""
 
     def invoke(self, ctx: click.Context) -> Any:
         from fleet_tune.base.errors import DamagedStoreError, RecordStoreError
@@ -306,7 +306,7 @@ def _place(store: str | None) -> StorePlace:
 
 
 def _named(store: str | None) -> Path:
-    """The file of the store that is meant; of a team's, the copy here, with what is new on the server."""
+    """Return the file of the named store. For a team's store, this is the local copy, synchronized with the server."""
     from fleet_tune.base.records.sharing.team import sync_team
 
     place = _place(store)
@@ -316,7 +316,8 @@ def _named(store: str | None) -> Path:
 
 
 def _changed(store: str | None) -> None:
-    """Send changes in the copy of a team's store to the server; later, if that did not answer a moment ago."""
+    """Send changes in the copy of a team's store to the server. A later synchronization sends them if the server did
+    not answer :func:`_named`."""
     from fleet_tune.base.records.sharing.team import sync_team
 
     if not click.get_current_context().meta.get(_AWAY):

@@ -1,4 +1,4 @@
-"""``fleet-tune retune``: a service that keeps networks tuned, and what people see of it and say about it."""
+"""``fleet-tune retune``: runs the service that keeps networks tuned, shows its state, and rolls versions back."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def rollback(file: Path, network: str, device_class: str | None, to: int | None,
 
 
 def _places(repository: VersionRepository, network: str | None, device_class: str | None) -> list[tuple[str, str]]:
-    """The networks and classes with versions. Raises :class:`fleet_tune.base.errors.RetuneError` for a name of none."""
+    """Return the networks and classes that have versions, of the given names only. Raises
+    :class:`fleet_tune.base.errors.RetuneError` if the given network has none."""
     from fleet_tune.base.errors import RetuneError
 
     places = repository.places()

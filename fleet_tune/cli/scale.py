@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _EITHER = "give NETWORK and --fleet for a real fleet, or none of the two for simulated devices"
 _STATED = {"candidate_secs": 0.5, "build_secs": 0.6, "faults": 0.02}
-"""Of simulated devices, where nothing else is given."""
+"""Defaults of simulated devices."""
 
 
 @click.command(short_help="Measure how a run scales with its devices.")

@@ -1,6 +1,6 @@
 """``fleet-tune device serve``: the command for boards, which have Python, numpy and apache-tvm and nothing else.
 
-So it imports nothing beyond those (not even click), and the rest of the command line hands its arguments on to here.
+This module therefore imports nothing else (not even click). The rest of the command line passes its arguments on to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from devices.server.registration import TrackerAddress
 
 PROGRAM = "fleet-tune device serve"
-# The rule that ends a measurement: runs beside the kernel, in the device server. Named, so that a board loads it alone.
+# The rule that ends a measurement. It runs beside the kernel, in the device server. It is given by name, so that a
+# board loads the rule's module only.
 _STOP_DECISION = "policies.measuring.adaptive_stopping:decide"
 _MOST_BYTES = 1 << 62
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -32,7 +33,7 @@ class ServeOptionError(UserError):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Mistakes are errors like all others of ours, not argparse's usage text."""
+    """Raises mistakes as :class:`ServeOptionError`, without argparse's usage text."""
 
     def error(self, message: str) -> NoReturn:
         raise ServeOptionError(message, f"{PROGRAM} --help lists what is accepted")
@@ -94,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves until it is stopped; returns the exit code: 0, or 2 for a mistake, told in two lines."""
+    """Serve until stopped. Return the exit code: 0, or 2 for a mistake, which is reported in two lines."""
     try:
         _serve(parser().parse_args(list(arguments)))
     except UserError as error:
@@ -144,7 +145,8 @@ def _tracker(options: argparse.Namespace) -> TrackerAddress:
     host, port = _address(options.tracker)
     if not re.fullmatch(r"[^\s:/]+", options.key):
         raise ServeOptionError(f"--key {options.key!r} is not a key", "give a word without colons and slashes")
-    # Where the server listens on one address, that is the one to tell; on all, the tracker sees where we come from.
+    # A server that listens on one address advertises that one. If it listens on all, the tracker uses the address from
+    # which the server connects.
     everywhere = options.bind in ("0.0.0.0", "::")
     return TrackerAddress(host, port, options.key, options.advertise or (None if everywhere else options.bind))
 
@@ -174,7 +176,7 @@ def _host(text: str) -> str:
 
 
 class _WholeNumber:
-    """Parses a whole number within limits; argparse puts what is raised into its message."""
+    """Parses a whole number within limits; argparse puts the message of the error into its own."""
 
     def __init__(self, low: int, high: int) -> None:
         self._low = low
@@ -188,7 +190,7 @@ class _WholeNumber:
 
 
 def _size(text: str) -> int:
-    """Bytes of ``1000``, ``64M``, ``2G``."""
+    """Return the number of bytes of ``1000``, ``64M``, ``2G``."""
     match = re.fullmatch(r"([0-9]{1,18})([KMG]?)", text.strip().upper())
     size = int(match[1]) * _UNITS[match[2]] if match is not None else 0
     if not 0 < size <= _MOST_BYTES:

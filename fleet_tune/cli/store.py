@@ -11,7 +11,7 @@ import click
 from fleet_tune.cli.options import WholeNumber, json_option
 from fleet_tune.report.json_output import json_line
 
-# What PostgreSQL takes: a bigint, and as many processes as it can have.
+# Limits of PostgreSQL: the largest bigint, and its number of processes.
 _MOST_RECORDS, _MOST_CONNECTIONS = 2**63 - 1, 2**18 - 1
 _folder = click.argument("folder", type=click.Path(path_type=Path))
 
@@ -44,7 +44,7 @@ def serve(folder: Path, bind: str, port: int, host: str) -> int:
     serving: list[PostgresServer] = []
 
     def end(number: int, _: FrameType | None) -> None:
-        if not serving:  # it is being made, or begins: what there is of it is removed on the way
+        if not serving:  # the server is being made or started: the exception cleans up
             raise SystemExit(128 + number)
         ended.append(number)
         serving[0].ask_to_end()

@@ -17,7 +17,7 @@ _WIDTH = max(map(len, _MARKS.values()))
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> Text:
-    """One line, and a second one with what to do."""
+    """Return the diagnosis in one line, with the next step, if any, in a second line."""
     text = Text.assemble(
         (_MARKS[diagnosis.severity].ljust(_WIDTH), _COLOURS[diagnosis.severity]),
         f"  {diagnosis.subject}: {diagnosis.found}",

@@ -26,7 +26,7 @@ TITLES = ("task", "calls", "trials A", "trials B", "A", "B", "B is faster by")
 
 @dataclass(frozen=True)
 class TaskComparison:
-    """A task that both runs have. Seconds are those of its best kernel, infinite where there is none."""
+    """A task that both runs have. Seconds are those of its best kernel, infinite if there is none."""
 
     name: str
     device_class: str
@@ -48,7 +48,8 @@ class RunComparison:
 
     folders: tuple[Path, Path]
     tasks: tuple[TaskComparison, ...]
-    """The tasks of both, those that differ most first: by the seconds of all calls."""
+    """Tasks that both runs have. Those whose seconds of all calls differ most come first, those without two results
+    last."""
     others: tuple[int, int]
     """Number of tasks that only the first run has, and only the second."""
 
@@ -61,8 +62,8 @@ class RunComparison:
 
 
 def compare_runs(first: Path, second: Path) -> RunComparison:
-    """Compare the runs of two output folders. Raises :class:`RequestError` for a folder without records, and where
-    they have no task in common."""
+    """Compare the runs of two output folders. Raises :class:`RequestError` for a folder without records, and if
+    the runs have no task in common."""
     one, other = _tasks(first), _tasks(second)
     both = [_compared(one[task_id], other[task_id]) for task_id in one if task_id in other]
     if not both:
@@ -82,7 +83,7 @@ def _compared(first: TaskHistory, second: TaskHistory) -> TaskComparison:
 
 
 def render_comparison(comparison: RunComparison, rows: int) -> RenderableType:
-    """Render at most so many rows of tasks, and the sums of all."""
+    """Render at most ``rows`` tasks, and the sums of all tasks."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("task")
     for title in TITLES[1:]:
@@ -103,7 +104,7 @@ def row_of(task: TaskComparison) -> tuple[str, ...]:
 
 
 def sums_text(comparison: RunComparison) -> str:
-    """Return the sums of both runs in words; empty where there is none."""
+    """Return the sums of both runs in words; empty if there are none."""
     first, second = comparison.totals
     if not (first and second):
         return ""
@@ -111,7 +112,7 @@ def sums_text(comparison: RunComparison) -> str:
 
 
 def alone_lines(comparison: RunComparison) -> list[str]:
-    """Return what is said of tasks that only one run has."""
+    """Return a line for each run with tasks that the other one lacks."""
     counts = zip(NAMES, comparison.others, strict=True)
     return [f"{plural(count, 'task')} of {name} alone." for name, count in counts if count]
 

@@ -33,7 +33,7 @@ def render_manifest(manifest: Manifest, path: Path) -> RenderableType:
 
 
 def render_quality(qualities: Sequence[TaskQuality], mean: Mapping[str, float]) -> RenderableType:
-    """One row per task, and the mean."""
+    """Render a row for each task, and the mean."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("task")
     table.add_column("device class")

@@ -20,7 +20,7 @@ from fleet_tune.report.words import NONE, format_secs
 
 
 def render_dataset(dataset: Dataset, path: Path) -> RenderableType:
-    """One row per task, then what measured it and how large the file is."""
+    """Render a row for each task, then the outcomes, the devices that measured, and the size of the file."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("task")
     table.add_column("device class")
@@ -65,7 +65,7 @@ def render_collected(result: Collected) -> RenderableType:
 
 
 def dataset_json(dataset: Dataset, path: Path) -> str:
-    """One line of JSON text: the file, its network (``model``), the figures of every task; unknown ones are null."""
+    """Return one line of JSON: the file, its network (``model``), the figures of every task. Unknown ones are null."""
     return json_line(
         {
             "file": str(path),
@@ -78,8 +78,8 @@ def dataset_json(dataset: Dataset, path: Path) -> str:
 
 
 def collected_json(result: Collected) -> str:
-    """One line of JSON text, by the names of :class:`fleet_tune.base.results.Collected` (the network's is
-    ``model``)."""
+    """Return one line of JSON. Its keys are the fields of :class:`fleet_tune.base.results.Collected`, but the network's
+    is ``model``, and the signal is left out."""
     return json_line(
         {
             "model": result.network,

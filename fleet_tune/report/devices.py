@@ -24,7 +24,7 @@ _GOOD = ("good", "active", "online")
 
 
 def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
-    """One row for each device."""
+    """Render a row for each device."""
     table = _table("device", "connect", "state", "round trip", "probe", "GFLOP/s", "GB/s", "threads", "°C", "GHz", "is")
     for check in checks:
         fingerprint = check.fingerprint
@@ -47,7 +47,7 @@ def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
 
 
 def _about(fingerprint: Fingerprint) -> list[str]:
-    """Return what else a row says of a device."""
+    """Return the power mode of a device, if it has one, and its TVM version."""
     return [each for each in (fingerprint.power, f"TVM {fingerprint.tvm_version}") if each]
 
 
@@ -57,7 +57,7 @@ def checks_json(checks: Sequence[DeviceCheck]) -> str:
 
 
 def render_listing(listing: FleetListing) -> RenderableType:
-    """The four fields of each device, and the last changes with their reasons."""
+    """Render the state of each device, and the last changes with their reasons."""
     fields = _table("device", "connect", "connectivity", "health", "admin", "lease", "as of", "why")
     for device in listing.devices:
         fields.add_row(
@@ -134,7 +134,7 @@ def _lease(device: ListedDevice) -> str:
 
 
 def _why(device: ListedDevice) -> str:
-    """The reason of the last thing that happened, an order or a change."""
+    """Return the reason of the last order or of the last change, whichever is later."""
     order, event = device.order, device.event
     if order is not None and (event is None or order.unix_secs > event.unix_secs):
         return f"ordered: {order.admin}{f' ({order.reason})' if order.reason else ''}"
@@ -142,7 +142,7 @@ def _why(device: ListedDevice) -> str:
 
 
 def _when(unix_secs: float) -> str:
-    """Local time; with the date where that is not today's."""
+    """Return local time, with the date if that is not today."""
     then, today = time.localtime(unix_secs), time.localtime()
     same_day = then[:3] == today[:3]
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)

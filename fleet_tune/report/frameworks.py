@@ -39,8 +39,8 @@ def extent_rows(found: FrameworkTimes) -> list[tuple[str, ...]]:
 
 
 def extent_series(found: FrameworkTimes) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Return extents and median seconds, ascending, by dynamic dimension and framework: those at which the other
-    dimensions are typical. Empty for a network of fixed shapes."""
+    """Return extents and median seconds, ascending, by dynamic dimension and framework, with all other dimensions at
+    their typical extents. Empty for a network of fixed shapes."""
     everywhere = [ExtentTimes(found.extent, found.times), *found.others] if found.others else []
     typical = _extents(found.extent) if everywhere else {}
     series: dict[str, dict[str, list[tuple[int, float]]]] = {}
@@ -57,7 +57,7 @@ def extent_series(found: FrameworkTimes) -> dict[str, dict[str, list[tuple[int, 
 
 
 def _extents(text: str) -> dict[str, int]:
-    """Return the extents of :func:`fleet_tune.base.shapes.dimensions.in_words`."""
+    """Parse the text of :func:`fleet_tune.base.shapes.dimensions.in_words`."""
     return {name: int(extent) for name, extent in (each.split(" = ") for each in text.split(", "))}
 
 
@@ -98,7 +98,7 @@ def render_times(found: FrameworkTimes) -> RenderableType:
 
 
 def problem_lines(found: FrameworkTimes) -> list[str]:
-    """Return which framework does not run at which extents, and why."""
+    """Return a line with the reason for each extent at which a framework fails, if it runs at the typical one."""
     return [
         f"{time.name} does not run with {each.extent}: {time.problem}"
         for each in found.others

@@ -1,4 +1,4 @@
-"""Settings of what a command tells on the way, and the file that it is written to."""
+"""Messages of a command while it works: their level of detail, and their log file."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from fleet_tune.report.words import format_secs
 
 
 class Detail(enum.IntEnum):
-    """Level of detail of what a command tells. Errors and the result are told at every level."""
+    """Level of detail of the messages of a command. Errors and the result are printed at every level."""
 
-    QUIET = 0  # warnings alone
+    QUIET = 0  # only warnings
     NORMAL = 1  # the progress as a whole
     VERBOSE = 2  # each task's new best too
 
 
 @dataclass(frozen=True)
 class Narration:
-    """Settings of what a command tells.
+    """Settings of the messages of a command.
 
     Args:
-        detail: what stderr is told.
-        log_file: the file that is told everything, with the time of each line; None for no file.
+        detail: level of the messages on stderr.
+        log_file: the file that gets all messages, with the time of each line; None for no file.
     """
 
     detail: Detail = Detail.NORMAL
     log_file: Path | None = None
 
     def open_log(self) -> LogFile | None:
-        """Open the log file, at its end. Raises RequestError where it cannot be written."""
+        """Open the log file to append to it; None without one. Raises RequestError if it cannot be written."""
         return None if self.log_file is None else LogFile(self.log_file)
 
 
 class LogFile:
-    """A file of lines, each with its time. Raises RequestError where it cannot be opened."""
+    """A file of lines, each with its time. Raises RequestError if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -52,7 +52,7 @@ class LogFile:
             ) from error
 
     def write(self, line: str) -> None:
-        """Append a line. It is lost where the disk is full, which must not end the run."""
+        """Append a line. If the disk is full, the line is lost: this must not end the run."""
         with contextlib.suppress(OSError):
             self._file.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}\n")
 

@@ -1,4 +1,4 @@
-"""Remarks on a compiled network beside its times, in lines for people."""
+"""Remarks on a compiled network, which reports show with its times, in lines for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGAIN = "fleet-tune compile with these records, when it is quiet, times it agai
 
 
 def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
-    """Label, line and style: what was wrong, how far it is from its framework, where it is."""
+    """Yield label, line and style of each remark: on problems, errors against the framework, times and files."""
     if network.published == "nothing":
         yield "not published", network.problem, "red"
         return

@@ -39,13 +39,13 @@ from fleet_tune.report.words import estimate_text
 
 _LINE_SECS = 5.0
 _REFRESH_PER_SEC = 4.0
-_TABLE_FRAME_LINES = 4  # lines of a task table that are no tasks
+_TABLE_FRAME_LINES = 4  # lines of a task table that are not tasks
 
 
 class ProgressView:
     """Context manager; give :meth:`update` every snapshot. On a terminal the view vanishes when the block is left.
 
-    Raises RequestError where the log file cannot be written.
+    Raises RequestError if the log file cannot be written.
     """
 
     def __init__(self, console: Console, title: str, narration: Narration | None = None) -> None:
@@ -78,8 +78,8 @@ class ProgressView:
             self._log.close()
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot. Lines are printed where there is no terminal, and into the log: at most one in 5 seconds
-        and one per phase, and one for each notice at once."""
+        """Show a snapshot. Without a terminal, lines are printed: one in 5 seconds at most, one for each phase, and one
+        for each notice at once. The log gets the same lines."""
         self._panel.show(progress)
         for notice in progress.notices:
             if notice.number > self._noticed:
@@ -97,7 +97,7 @@ class ProgressView:
             self._tell(f"{self._panel.title}: {progress.doing}" if begins else progress_line(progress), Detail.NORMAL)
 
     def _tell(self, line: str, detail: Detail) -> None:
-        """Write a line that those read who want so much ``detail``. The panel shows what is normal."""
+        """Write a line to the log, and to the console if its ``detail`` is asked for and the panel does not show it."""
         if self._log is not None:
             self._log.write(line)
         is_shown = self._live is not None and detail < Detail.VERBOSE
@@ -131,7 +131,7 @@ def steps_shown(console: Console, title: str, phase: str, narration: Narration |
 
 
 def end_line(progress: Progress, now: datetime) -> str:
-    """The end of a run whose time budget counts, as times of the clock."""
+    """Return the ends of the tuning and of the run as times of day, for a run with a time budget."""
     assert progress.time_budget_secs is not None
     assert progress.done_secs is not None
 
@@ -142,7 +142,7 @@ def end_line(progress: Progress, now: datetime) -> str:
 
 
 def progress_line(progress: Progress) -> str:
-    """A snapshot in one line."""
+    """Return a snapshot in one line."""
     if progress.doing:
         line = f"{format_clock(progress.elapsed_secs)} {progress.phase}: {progress.doing}"
         ends_in = (progress.done_secs or 0.0) - progress.elapsed_secs
@@ -169,12 +169,12 @@ def progress_line(progress: Progress) -> str:
 
 
 def _awaited(progress: Progress) -> int:
-    """Tasks whose sketches the tuning waits for: of one that needs no trial nobody asks for them."""
+    """Return the number of tasks whose sketches the tuning waits for. A finished task needs no sketches."""
     return sum(not (task.described or task.finished) for task in progress.tasks)
 
 
 def _networks(progress: Progress) -> str:
-    """The estimated latency per device class, or what is missing for one."""
+    """Return the estimated latency per device class, or the number of tasks that it lacks."""
     texts = []
     for device_class, secs in progress.network_secs.items():
         tasks = [task for task in progress.tasks if task.device_class == device_class]
@@ -184,7 +184,7 @@ def _networks(progress: Progress) -> str:
 
 
 def _share_done(progress: Progress) -> float | None:
-    """Return the used share of the budget, 0 to 1; of two limits, the nearer one."""
+    """Return the used share of the budget, 0 to 1; of two limits, that of the nearer one. None without a limit."""
     shares = []
     if progress.time_budget_secs:
         shares.append(progress.elapsed_secs / progress.time_budget_secs)
@@ -200,7 +200,7 @@ class _Panel:
         self.title = title
         self.progress: Progress | None = None
         self._curves: dict[str, list[CurvePoint]] = {}
-        """Estimated latencies that were shown, by device class."""
+        """Estimated latencies shown so far, by device class."""
         self._spinner = Spinner("dots", style="cyan")
 
     def show(self, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""The state of a run in words, for its own view and for those that watch it."""
+"""The state of a run in words, for its own live view, ``fleet-tune watch`` and the dashboard."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rich.text import Text
 from fleet_tune.base.results import Progress
 from fleet_tune.report.run import cut, format_bounds, format_clock, notice_line, plural
 
-_NOTICES = 3  # of the last ones
+_NOTICES = 3  # number of the last notices that are shown
 _OTHER_SPEED = 0.05
-"""Deviation of a device's speed that is shown."""
+"""Smallest deviation of a device's speed that is shown."""
 _GOOD_STATES = ("good", "idle", "busy", "measuring")
 
 
@@ -41,7 +41,7 @@ def behind_text(progress: Progress) -> str:
 
 
 def silent_text(progress: Progress) -> str:
-    """Return the processes that are gone or hang, each with how long it is so."""
+    """Return the processes that are gone or hang, each with the time since then."""
     return ", ".join(
         f"{name} for {format_clock(max(0.0, progress.elapsed_secs - since))}" for name, since in progress.silent.items()
     )

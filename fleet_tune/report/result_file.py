@@ -1,4 +1,4 @@
-"""The file in which a command leaves how it ended, for programs: what ``--json`` prints, beside what was made."""
+"""The result of a command as a file in its output folder, for programs: the values that ``--json`` prints."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ RESULT_FILE = "result.json"
 
 
 def write_result(result: TuneResult) -> Path:
-    """Write ``result.json`` into the output folder, in place of that of an earlier command, and return its absolute
-    path. It is there whole or not at all. Raises OSError."""
+    """Write ``result.json`` into the output folder, and return its absolute path. The file of an earlier command is
+    replaced atomically. Raises OSError."""
     path = result.out.absolute() / RESULT_FILE
     text = json.dumps({"schema": SCHEMA, **to_json(result)}, allow_nan=False, indent=2)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,7 @@ def status_json(retuner: Retuner, moment: Moment, running: bool) -> str:
 def render_versions(
     network: str, device_class: str, versions: Sequence[PublishedVersion], current: int | None
 ) -> RenderableType:
-    """The versions of a network and class, newest first."""
+    """Render the versions of a network and class, newest first."""
     table = _table(
         "version", "", "published", "latency", "worst ratio to the last", "why", title=f"{network} on {device_class}"
     )
@@ -149,8 +149,8 @@ def _doing(doing: ActionInProgress | None) -> str:
 
 
 def _waits_for(retuner: Retuner, moment: Moment) -> str | None:
-    """Why nothing is done; None where something is to be."""
-    # The files are looked at all the time: what else is there?
+    """Return why the service waits; None if there is something to do."""
+    # The service looks at its files again and again. As if it had just done so: is there anything else to do?
     retuner.state.looked_at = moment.unix_secs
     action = retuner.next(moment)
     return action.why if isinstance(action, Wait) else None

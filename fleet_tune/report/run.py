@@ -42,11 +42,11 @@ from fleet_tune.report.words import NONE, format_secs
 
 _WIDTH_WITHOUT_TERMINAL = 120
 _SHORTEST_NAME = 12  # columns
-_NOTICES = 5  # of the last ones in the summary
+_NOTICES = 5  # number of the last notices that the summary shows
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr; lines of 120 columns where that is no terminal and COLUMNS does not say."""
+    """Return a console on stdout or stderr. If that is no terminal and COLUMNS is not set, lines have 120 columns."""
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in console._environ:
         console = Console(stderr=stderr, highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
@@ -61,7 +61,7 @@ def format_clock(secs: float) -> str:
 
 
 def format_outcomes(outcomes: Mapping[str, int]) -> str:
-    """``398 ok, 10 build error``, the most frequent first; ``no trials`` where there is none."""
+    """``398 ok, 10 build error``, the most frequent first; ``no trials`` if there are none."""
     counted = sorted(((count, str(name)) for name, count in outcomes.items() if count), reverse=True)
     return ", ".join(f"{count} {name.replace('_', ' ')}" for count, name in counted) or "no trials"
 
@@ -72,7 +72,7 @@ def format_restarts(restarts: Mapping[str, int]) -> str:
 
 
 def notice_line(notice: Notice) -> str:
-    """``4:07 device board is lost (2 times)``: in one line, with the time of the run."""
+    """``4:07 device board is lost (2 times)``: a notice in one line, with its time in the run."""
     times = f" ({notice.times} times)" if notice.times > 1 else ""
     return f"{format_clock(notice.at_secs)} {' '.join(notice.text.split())}{times}"
 
@@ -83,13 +83,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def cut(text: str, style: str = "") -> Text:
-    """Text that is cut off with an ellipsis where its column is too narrow. Its column must not be ``no_wrap``: rich
-    narrows such columns first and leaves the numbers beside them whole."""
+    """Return text that is cut off with an ellipsis if its column is too narrow. Its column must not be ``no_wrap``:
+    rich narrows such columns first and leaves the numbers beside them whole."""
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 class TaskName:
-    """The name of a task in a table: where its column is too narrow, its operators are cut and its shape stays."""
+    """The name of a task in a table: if its column is too narrow, its operators are cut and its shape stays."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,7 +102,7 @@ class TaskName:
 
 
 def shortened_name(name: str, width: int) -> str:
-    """Return the name of a task in so many columns: ``conv2d_add_re… 56x56x64``."""
+    """Return the name of a task in ``width`` columns: ``conv2d_add_re… 56x56x64``."""
     operators, _, shape = name.rpartition(" ")
     room = width - len(shape) - 2
     return name if len(name) <= width or room < 1 or not operators else f"{operators[:room]}… {shape}"
@@ -119,12 +119,12 @@ def fact_grid() -> Table:
 def task_table(
     tasks: Sequence[TaskProgress], *, limit: int | None = None, in_network: Mapping[str, InNetwork] | None = None
 ) -> Table:
-    """One row per task, the largest share of the network's time first, tasks without a result before all others. Those
-    of which nothing is known and nothing was tried are counted in the last row.
+    """Return a table with a row for each task. Tasks without a result come first, then those with the largest share of
+    the network's time. Tasks without a result and without a trial are only counted, in the last row.
 
     ``limit``: number of rows at most, None for all; the last row then says how many tasks are not shown.
-    ``in_network``: where the time of the compiled networks goes, by device class, where that is known. ``share``: the
-    task's part of all kernels' time there, else of the latency of the tasks that have a result.
+    ``in_network``: the kernels' times in the compiled networks, by device class, if they are known. The column
+    ``share`` is the task's part of the time of all these kernels, else of the latency of the tasks that have a result.
     """
     totals = _known_secs(tasks)
     several_classes = len(totals) > 1
@@ -174,13 +174,13 @@ def task_table(
 
 
 def _has_something(task: TaskProgress, placed: Collection[str] = ()) -> bool:
-    """Return true if something of a task was tried or is known. ``placed``: ids of the tasks that were timed in a
-    network."""
+    """Return true if a task has a trial, a result, or a time in a network. ``placed``: ids of the tasks that were timed
+    in a network."""
     return task.trials > 0 or math.isfinite(task.best_secs) or task.task_id in placed
 
 
 def _rule_of(task: TaskProgress) -> str:
-    """The sketch rule of a task's best candidate; which one that is, a task's description says."""
+    """Return the sketch rule of a task's best candidate. It is known once the task's sketches are described."""
     if task.described:
         return task.best_rule
     return "known before" if math.isfinite(task.best_secs) else "not described yet"
@@ -286,8 +286,8 @@ def render_plan(plan: Plan) -> RenderableType:
 
 
 def to_json(value: TuneResult | Plan) -> dict[str, Any]:
-    """Return the result or plan as plain JSON values, by the names of the dataclasses (but the network's name is
-    ``model``, as it always was).
+    """Return the result or plan as plain JSON values. Keys are the field names of the dataclasses, but the network's
+    name is ``model``, as in earlier versions.
 
     It adds the derived figures ``gflops`` per task, ``speedup_over_untuned`` and ``speedup_over_framework`` of each
     network, and ``bounds`` by device class. Infinities and unknown values are null.
@@ -307,12 +307,12 @@ def to_json(value: TuneResult | Plan) -> dict[str, Any]:
 
 
 def to_json_line(value: TuneResult | Plan) -> str:
-    """One line of JSON text; see :func:`to_json`."""
+    """Return one line of JSON; see :func:`to_json`."""
     return json_line(to_json(value))
 
 
 def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 110) -> None:
-    """Writes what a terminal of ``width`` columns would show as an SVG picture."""
+    """Save an SVG picture of what a terminal of ``width`` columns would show."""
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print(Padding(renderable, (0, 1)))
     console.save_svg(str(path), title=title)
@@ -430,7 +430,7 @@ def _add_numbers(table: Table, *titles: str) -> None:
 
 
 def _known_secs(tasks: Sequence[TaskProgress]) -> dict[str, float]:
-    """Per device class: sum of weight times best over the tasks that have a result."""
+    """Return by device class the sum of weight times best seconds over the tasks that have a result."""
     totals: dict[str, float] = {}
     for task in tasks:
         secs = task.weight * task.best_secs if math.isfinite(task.best_secs) else 0.0

@@ -26,8 +26,8 @@ class CurvePoint:
     """Seconds of tuning so far, without the time between two commands that tuned into the same folder."""
     trials: int
     network_secs: float
-    """See :func:`estimated_secs`. Small tasks count with their first result until they have one, so that no point is
-    below a later one."""
+    """See :func:`estimated_secs`. Before a small task has a result, its first result counts, so that the curve never
+    rises."""
 
 
 @dataclass
@@ -56,21 +56,21 @@ class RunHistory:
     secs: float
     trials: int
     measured_unix_secs: Mapping[str, Sequence[float]]
-    """When each device gave its records, by its id."""
+    """Times of the records of each device, by device id."""
     predictions: PredictionQuality
     """How well the search predicted."""
 
     def gain(self, device_class: str, share: float) -> float | None:
-        """Return the part of the latency that the last ``share`` of the time took away. None for a curve that is
-        younger."""
+        """Return the part of the latency that the last ``share`` of the time took away. None if the curve
+        begins later."""
         points = self.curves[device_class]
         before = [point for point in points if point.secs <= self.secs * (1 - share)]
         # The same sum in another order may differ in its last digit.
         return max(0.0, 1 - points[-1].network_secs / before[-1].network_secs) if before else None
 
     def expected_gain(self, device_class: str, more_secs: float) -> float | None:
-        """Return the part of the latency that so much more tuning is expected to take away, by what the last two
-        doublings of the time have (:mod:`policies.retuning.benefit`). None while the latency is not known."""
+        """Return the part of the latency that ``more_secs`` of further tuning are expected to take away, estimated from
+        the last two doublings of the time (:mod:`policies.retuning.benefit`). None while the latency is not known."""
         points = self.curves[device_class]
         if not points or not self.secs > 0:
             return None
@@ -90,7 +90,7 @@ def read_history(folder: Path) -> RunHistory:
 
 
 def records_of(folder: Path) -> Path:
-    """Return the record store of a run's output folder. Raises :class:`RequestError` where it has none."""
+    """Return the record store of a run's output folder. Raises :class:`RequestError` if it has none."""
     path = folder / "records.db"
     if not path.is_file():
         raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
@@ -98,7 +98,7 @@ def records_of(folder: Path) -> Path:
 
 
 class HistoryReader:
-    """Reads the history of a run again and again: what is new of it alone, as long as nothing changes the rest.
+    """Reads the history of a run again and again. It reads only new records, unless something changes the earlier part.
 
     Args:
         folder: output folder of the run.
@@ -110,7 +110,7 @@ class HistoryReader:
         self._seq = 0
         """Number of the last record that was read."""
         self._created = ""
-        """Time at which the store that was read was made."""
+        """Time at which the last read store was made."""
 
     def read(self) -> RunHistory:
         """Return the history as it is now.
@@ -123,7 +123,7 @@ class HistoryReader:
                 self._course, self._seq, self._created = _Course([], {}, {}, {}), 0, created
             speeds, calls, tasks = reader.speeds.shown(), reader.speeds.call_secs(), reader.tasks()
             new = _after(reader, self._seq)
-            # A revision says that what was known of an earlier candidate was wrong.
+            # A revision corrects the measurement of an earlier candidate.
             if self._course.is_of(tasks, speeds, calls) and not any(record.revision for record in new):
                 self._course.extend(new)
             else:
@@ -140,7 +140,7 @@ class HistoryReader:
 
 
 def _after(reader: RecordReader, seq: int) -> list[Record]:
-    """Return the records after ``seq``, without the traces that are kept beside them: nobody reads those of all."""
+    """Return the records after ``seq``, without the traces that are kept beside them: no caller needs them."""
     records: list[Record] = []
     while rows := reader.encoded_since(seq):
         records += readable_records(rows)
@@ -149,7 +149,8 @@ def _after(reader: RecordReader, seq: int) -> list[Record]:
 
 
 def _revised_ranks(records: Iterable[Record]) -> dict[tuple[str, str], float]:
-    """Return the seconds of each candidate that was measured again, by the last that is known of it."""
+    """Return the seconds of each candidate that was measured again, from its last revision that says something: one
+    that was verified, or that failed."""
     ranks: dict[tuple[str, str], float] = {}
     for record in records:
         measured = record.measurement
@@ -162,9 +163,9 @@ class _Course:
     """The course of a run up to some record.
 
     Args:
-        tasks: of the run.
-        speeds: at which the seconds of each device class are shown.
-        call_secs: what a call takes longer in the network than a kernel alone, by device class.
+        tasks: tasks of the run.
+        speeds: speed at which the seconds of each device class are shown.
+        call_secs: seconds by which a call takes longer in the network than a kernel alone, by device class.
         revised: seconds of the candidates that were measured again.
     """
 
@@ -186,7 +187,7 @@ class _Course:
         self._before: Record | None = None
 
     def is_of(self, tasks: Sequence[Task], speeds: Mapping[str, float], call_secs: Mapping[str, float]) -> bool:
-        """Return true if the run has these tasks, speeds and calls still."""
+        """Return true if the run still has these tasks, speeds and call times."""
         if (self._speeds, self._call_secs) != (speeds, call_secs):
             return False
         return [each.task for each in self.tasks.values()] == list(tasks)
@@ -229,7 +230,7 @@ class _Course:
                 self._curves[name].append(CurvePoint(self._secs, self._trials, network_secs))
 
     def _shown_secs(self, record: Record) -> float:
-        """Return the seconds of a record's candidate as people see them. Infinite where it does not count."""
+        """Return the seconds of a record's candidate as people see them. Infinite if it does not count."""
         rank = self._revised.get((record.task_id, record.candidate.id), record.measurement.rank_secs)
         device_class = record.task_id.rpartition("@")[2]
         return rank / self._speeds.get(device_class, 1.0) if record.measurement.verified else math.inf

@@ -90,6 +90,6 @@ def _roles(uses: Sequence[FleetUsage], what: str, shown: Any) -> Table:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for at, name in enumerate(columns):
-        # Whole words, also where the terminal is narrow.
+        # Whole words, also on a narrow terminal.
         table.add_column(name, justify="left" if not at else "right", min_width=max(map(len, name.split())))
     return table

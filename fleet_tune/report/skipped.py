@@ -12,8 +12,8 @@ _ORDER = ("check", "extent", "output", "record", "rewrite", "product", "task", "
 
 
 def skipped_lines(left_out: Sequence[SkippedPart]) -> list[str]:
-    """One line for each reason, what concerns the whole network first, then whole tasks; of many lines the first, and
-    how many there are more."""
+    """Return a line for each reason. Reasons that concern the whole network come first, then those of whole tasks. Of
+    many lines, return the first ones and the number of the others."""
     groups: dict[tuple[str, str, str], list[SkippedPart]] = {}
     for each in sorted(left_out, key=lambda each: _ORDER.index(each.what)):
         groups.setdefault((each.what, each.rule, each.reason), []).append(each)

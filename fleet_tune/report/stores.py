@@ -23,7 +23,7 @@ _UNKNOWN = "runs that do not say what they depend on"
 
 
 def render_top(top: Sequence[TopTask], limit: int) -> RenderableType:
-    """One row for each task: its best, and whether that counts here."""
+    """Render a row for each task: its best record, and whether this one counts here."""
     table = _table("task", "device class")
     for name in ("records", "best", "GFLOP/s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -44,7 +44,7 @@ def render_top(top: Sequence[TopTask], limit: int) -> RenderableType:
 
 
 def top_json(top: Sequence[TopTask]) -> str:
-    """One line of JSON text: every task."""
+    """Return every task in one line of JSON."""
     tasks = []
     for each in top:
         workload, record = each.task.workload, each.record
@@ -65,7 +65,7 @@ def top_json(top: Sequence[TopTask]) -> str:
 
 
 def render_statistics(what: Statistics) -> RenderableType:
-    """Counts by device class, workload, outcome, and what the records depend on."""
+    """Render counts by device class, workload, outcome and origin."""
     table = _table("workload", "device class")
     table.add_column("trials", justify="right")
     ordered = sorted(what.workloads.items(), key=lambda item: -item[1])
@@ -91,7 +91,7 @@ def _of(origin: Origin | None) -> str:
 
 
 def statistics_json(what: Statistics) -> str:
-    """One line of JSON text."""
+    """Return the statistics as one line of JSON."""
     return json_line(
         {
             "store": str(what.path),
@@ -117,8 +117,8 @@ def render_why(
     shipped: Mapping[str, Sequence[str]],
     versions_alone: bool = False,
 ) -> RenderableType:
-    """A row for each candidate of each task: what is known of it, and why it does not count. ``shipped``: by task id
-    what comes with fleet-tune, in lines. ``versions_alone``: no devices were asked what they are."""
+    """Render a row for each candidate of each task: its record, and why it does not count. ``shipped``: lines on
+    the records that come with fleet-tune, by task id. ``versions_alone``: only versions were compared, no devices."""
     parts: list[RenderableType] = []
     for task, reasons in found:
         good = sum(not each.reasons for each in reasons)
@@ -148,7 +148,7 @@ def render_why(
 
 
 def why_json(found: Sequence[tuple[Task, Sequence[RecordVerdict]]], shipped: Mapping[str, Sequence[str]]) -> str:
-    """One line of JSON text: every candidate."""
+    """Return every candidate in one line of JSON."""
     return json_line(
         {
             "tasks": [
@@ -176,7 +176,7 @@ def why_json(found: Sequence[tuple[Task, Sequence[RecordVerdict]]], shipped: Map
 
 
 def integrity_lines(what: IntegrityReport) -> list[str]:
-    """Describe the damage of a store, a line each; of many the first ones, and the number of the others."""
+    """Describe the damage of a store in lines. Of many lines, return the first ones and the number of the others."""
     lines = [*what.file, *what.damaged]
     if what.orphans:
         lines.append(f"{plural(what.orphans, 'record')} without a task")

@@ -1,4 +1,4 @@
-"""``fleet-tune watch``: a run as its folder shows it, while it is under way and afterwards."""
+"""``fleet-tune watch``: shows a run from its folder, while it is under way and afterwards."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ ASCII_STEPS = "_.-=+*#@"
 _LINE_SECS = 10.0
 _FAILURES = 3
 _SILENT_SECS = 30.0
-"""A run that has said nothing for longer may hang."""
-_FRAME_LINES = 4  # lines of a table that are no rows
+"""A run whose last snapshot is older may hang."""
+_FRAME_LINES = 4  # lines of a table that are not rows
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WatchedRun:
     last_record_unix_secs: float | None
     """None before the first record."""
     progress: Progress | None = None
-    """The last snapshot, without tasks. None once the run has ended, and while it has given none."""
+    """The last snapshot, without tasks. None before the first one, and after the run has ended."""
     silent_secs: float = 0.0
     """Age of the snapshot in seconds."""
 
@@ -69,7 +69,7 @@ class WatchedRun:
 
     @property
     def failures(self) -> list[tuple[str, int, str]]:
-        """The kinds of failures, the most frequent first, each with how often it came and its first message."""
+        """The kinds of failures, the most frequent first, each with its count and its first message."""
         counts: Counter[str] = Counter()
         messages: dict[str, str] = {}
         for task in self.history.tasks:
@@ -102,11 +102,12 @@ class RunWatcher:
         self._sent: RunHistory | None = None
 
     def look(self) -> WatchedRun:
-        """Return the run as it is now. Long runs take time to read: what was read last stands for a while.
+        """Return the run as it is now. The history of a long run takes time to read, and may lag: reading takes at most
+        about the share :data:`_READ_SHARE` of the time.
 
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
-        is_under_way = is_locked(self._folder / LOCK_FILE)  # before the records: the last ones are not missed
+        is_under_way = is_locked(self._folder / LOCK_FILE)  # before the records are read: none is missed
         saved = saved_progress(self._folder) if is_under_way else None
         said = (None, 0.0) if saved is None else (saved.progress, max(0.0, self._now() - saved.unix_secs))
         if is_under_way and not (self._folder / RECORDS_FILE).is_file():  # the network is being imported
@@ -123,8 +124,8 @@ class RunWatcher:
         return WatchedRun(self._folder, is_under_way, self._history, devices, last_secs, *said)
 
     def look_for_changes(self) -> tuple[WatchedRun, bool]:
-        """:meth:`look`, and whether the history is another one than at the last call; where it is not, it is left out:
-        a cluster need not send it again."""
+        """Return the run, and true if its history has changed since the last call. An unchanged history is left out, so
+        that a cluster need not send it again. Raises as :meth:`look`."""
         run = self.look()
         if run.history is self._sent:
             return replace(run, history=_NO_HISTORY), False
@@ -135,7 +136,7 @@ class RunWatcher:
 def looks(
     look: Callable[[], WatchedRun], every_secs: float, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[WatchedRun]:
-    """Yield what ``look`` returns every so often, the last time when the run has ended."""
+    """Yield a result of ``look`` every ``every_secs`` seconds. The last one is that of a run that has ended."""
     while True:
         run = look()
         yield run
@@ -149,8 +150,8 @@ def watcher_of(folder: Path, address: str | None) -> Iterator[Callable[[], Watch
     """Yield a function that looks at the run in a folder: of this machine, or of the head node of the Ray cluster at
     ``address``.
 
-    Raises :class:`RequestError` for a relative folder of a cluster, and :class:`ClusterError`; the function as
-    :meth:`RunWatcher.look`.
+    Raises :class:`RequestError` for a relative folder of a cluster, and :class:`ClusterError`. The function raises as
+    :meth:`RunWatcher.look` does.
     """
     if address is None:
         yield RunWatcher(folder).look
@@ -165,7 +166,7 @@ def watcher_of(folder: Path, address: str | None) -> Iterator[Callable[[], Watch
 
 
 def with_last_history(look: Callable[[], tuple[WatchedRun, bool]]) -> Callable[[], WatchedRun]:
-    """Return a function that looks and puts the last history into a run that comes without one."""
+    """Return a function that calls ``look``, and puts the last history into a run that comes without one."""
     history = _NO_HISTORY
 
     def whole() -> WatchedRun:
@@ -178,8 +179,8 @@ def with_last_history(look: Callable[[], tuple[WatchedRun, bool]]) -> Callable[[
 
 
 def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] = time.time) -> WatchedRun | None:
-    """Show each run in place of the one before on a terminal, and the last one whole. Elsewhere a line is printed where
-    its results or its phase are others, and every ten seconds. Return the last run; None where there is none."""
+    """Show each run. On a terminal it replaces the one before. Elsewhere a line is printed whenever results or phase
+    have changed, and every ten seconds. The last run is shown whole, and returned; None if there is none."""
     last: WatchedRun | None = None
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -262,7 +263,7 @@ def run_line(run: WatchedRun) -> str:
 
 
 def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = False) -> RenderableType:
-    """Render the run, as much of its tasks as the terminal has lines for; all where it is to be ``whole``. ``now``:
+    """Render the run. ``whole``: with all tasks and failures, else with as many tasks as fit on the terminal. ``now``:
     seconds since 1970."""
     history = run.history
     facts = fact_grid()
@@ -298,8 +299,8 @@ def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = F
 
 
 def curve(points: Sequence[CurvePoint], steps: str = STEPS) -> str:
-    """Return a latency over the time as a line of characters, of which ``steps`` are the lowest to the highest. The
-    lowest is zero."""
+    """Return a latency over time as a line of characters. ``steps``: the characters from latency zero to the highest
+    latency."""
     most = max(point.network_secs for point in points)
     end = points[-1].secs
     columns = []
@@ -312,7 +313,7 @@ def curve(points: Sequence[CurvePoint], steps: str = STEPS) -> str:
 
 
 def _estimates(history: RunHistory, only: str = "") -> list[str]:
-    """Return the estimated latency of each device class, or what is missing for one."""
+    """Return the estimated latency of each device class, or the number of tasks that it lacks."""
     texts = []
     for name, points in history.curves.items():
         if only not in ("", name):

@@ -10,7 +10,7 @@ _NAMES = 3
 
 
 def format_secs(secs: float | None) -> str:
-    """A duration with its unit and about four digits: ``1.203 ms``; a dash for None and infinity."""
+    """Return a duration with its unit and about four digits: ``1.203 ms``; a dash for None and infinity."""
     if secs is None or not math.isfinite(secs):
         return NONE
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -21,7 +21,7 @@ def format_secs(secs: float | None) -> str:
 
 
 def estimate_text(device_class: str, secs: float, missing: int, tasks: int, label: str = "") -> str:
-    """Return the estimated latency of a network on a device class in words, and how many tasks are missing in it."""
+    """Return the estimated latency of a network on a device class in words, and the number of tasks that it lacks."""
     if math.isfinite(secs):
         without = f" without {missing} small task{'' if missing == 1 else 's'}" if missing else ""
         return f"{label}{format_secs(secs)} on {device_class}{without}"
@@ -29,5 +29,5 @@ def estimate_text(device_class: str, secs: float, missing: int, tasks: int, labe
 
 
 def named(names: Sequence[str]) -> str:
-    """The first few of many names, and how many there are more."""
+    """Return the first few of many names, and the number of the others."""
     return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")

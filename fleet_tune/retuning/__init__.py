@@ -1,1 +1,1 @@
-"""Service that keeps networks tuned: its steps, its processes and its files. policies.retuning decides."""
+"""Service that keeps networks tuned: its steps, processes and files. Its decisions are in policies.retuning."""

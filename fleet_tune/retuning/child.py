@@ -1,7 +1,8 @@
 """Child process of the service, for one step: ``python -m fleet_tune.retuning.child ORDER ANSWER PARENT``.
 
 ``ORDER`` is a JSON file with the step's name under ``step`` and its arguments. ``ANSWER`` is written at the end:
-``{"answer": ...}``, or ``{"problem": ...}`` in one line. TVM, torch and Ray are loaded here, and gone when it ends.
+``{"answer": ...}``, or ``{"problem": ...}`` in one line. TVM, torch and Ray are loaded in this process, whose end frees
+their memory.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _device(fleet: str | None, name: str) -> DeviceConfig:
 
 
 def _out_of_use(fleet: str | None, devices: Sequence[str]) -> dict[str, str]:
-    """Return those of the devices that people have taken out of use, each with the reason: nothing runs on them."""
+    """Return the devices that people have taken out of use, each with the reason. Nothing runs on them."""
     orders = {} if fleet is None else FleetOrders(orders_path(Path(fleet))).latest()
     return {
         name: f"out of use: {orders[name].admin.value}{orders[name].reason and f' ({orders[name].reason})'}"
@@ -87,8 +88,8 @@ def tune(
     shapes_weights: str | None = None,
     metrics_host: str | None = None,
 ) -> dict[str, Any]:
-    """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`. ``metrics_host``: its metrics are
-    served there on a free port; None: they are not."""
+    """Tune a network in a run, and return the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`. The
+    metrics of the run are served on a free port of ``metrics_host``, or not at all if that is None."""
     from fleet_tune.base.config.request import run_request
     from fleet_tune.runs.run import run
 
@@ -134,7 +135,7 @@ def _outcome(finished: FinishedRun, secs: float) -> TuneOutcome:
 def compare(
     fleet: str | None, device: str, last: str, new: str, to_the_end: bool, address: str | None = None
 ) -> dict[str, Any]:
-    """The fields of :class:`fleet_tune.retuning.step_runner.VersionComparison`."""
+    """Compare two versions, and return the fields of :class:`fleet_tune.retuning.step_runner.VersionComparison`."""
     from fleet_tune.retuning.timing import compare_versions, timer_on
 
     with timer_on(_device(fleet, device), address) as timer:
@@ -150,7 +151,7 @@ def check(
     drift: float,
     address: str | None = None,
 ) -> list[dict[str, float]]:
-    """The fields of :class:`policies.retuning.slowdown.Timed` of each pair."""
+    """Time a version beside the probe. Return the fields of :class:`policies.retuning.slowdown.Timed` of each pair."""
     from fleet_tune.retuning.timing import time_with_probe, timer_on
     from policies.retuning.slowdown import Baseline
 

@@ -1,4 +1,4 @@
-"""Steps of the service, each in a child process, so that what it loads and leaves is gone when it ends."""
+"""Steps of the service, each in a child process, whose end frees all libraries and memory of the step."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from policies.retuning.state import DeviceAnswer
 
 LOGS = "logs"
 KEEP_BEST = 500
-"""Of each task and origin, in a store that is pruned."""
+"""Number of best candidates of each task and origin that pruning keeps in a store."""
 _LOOK_SECS = 0.25
-# Between SIGTERM and SIGKILL: a run stores what it has, and ends its cluster.
+# Time between SIGTERM and SIGKILL, in which a run stores its records and ends its cluster.
 _GRACE_SECS = 30.0
 _LAST_CHARACTERS = 300
 _PIECE = 1 << 20
 
 
 class ProcessStepRunner:
-    """See :class:`fleet_tune.retuning.step_runner.StepRunner`. ``stop``: is set when the service is to end."""
+    """See :class:`fleet_tune.retuning.step_runner.StepRunner`. ``stop`` is set when the service has to end."""
 
     def __init__(self, config: RetuneConfig, stop: threading.Event) -> None:
         self._config = config
@@ -66,11 +66,11 @@ class ProcessStepRunner:
         self._stop.wait(min(secs, threading.TIMEOUT_MAX))
 
     def digest(self, network: NetworkConfig) -> str:
-        """Return a digest of the network's files, of the function's name, of the precision, and of the bounds and the
-        typical extent of its dynamic dimension.
+        """Return a digest of the network's files, the function's name, the precision, the bounds and typical extents of
+        its dynamic dimensions, and its entry points.
 
-        The files are the network's own, those beside it whose names begin with its own (weights of a large ONNX model),
-        and the file of inputs. Files that a Python file imports are not looked at.
+        The files are the network's own file, the file of inputs, and for ONNX the files beside the network whose names
+        begin with its name (weights of a large model). Files that a Python file imports are not read.
         """
         try:
             file, function = locate(network.path)
@@ -91,7 +91,7 @@ class ProcessStepRunner:
         return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
 
     def _file_digest(self, file: Path) -> str:
-        """Read again only where its time or size has changed."""
+        """Return the digest of a file, which is read again only if its time or size has changed."""
         status = file.stat()
         stamp = (status.st_mtime_ns, status.st_size)
         known = self._digests.get(file)
@@ -166,8 +166,8 @@ class ProcessStepRunner:
         log = logs / "hook.log"
         try:
             logs.mkdir(parents=True, exist_ok=True)
-            log.unlink(missing_ok=True)  # what an earlier one has started may still write to it
-            # A file and no pipe: what the hook starts in the background, such as a server, holds it open.
+            log.unlink(missing_ok=True)  # processes that an earlier hook has started may still write to it
+            # A file instead of a pipe: a process that the hook starts in the background, say a server, holds it open.
             with log.open("wb") as output:
                 child = subprocess.Popen(
                     list(words),
@@ -187,12 +187,12 @@ class ProcessStepRunner:
         return "" if child.returncode == 0 else f"it ended with code {child.returncode}: {last}"
 
     def _step(self, step: str, limit_secs: float, *, fleet: bool = True, **arguments: Any) -> Any:
-        """The answer of a child. Its output is in ``logs``, of the last one of its kind."""
+        """Return the answer of a child. Its output replaces that of the last child for the same step in ``logs``."""
         try:
             return self._answer(
                 step, limit_secs, {"step": step, **arguments, **({"fleet": self._fleet} if fleet else {})}
             )
-        except OSError as error:  # no space, no process
+        except OSError as error:  # no space on the disk, or no process can be started
             raise StepError(f"its process cannot be started: {error.strerror}") from error
 
     def _answer(self, step: str, limit_secs: float, order: Mapping[str, Any]) -> Any:
@@ -215,7 +215,7 @@ class ProcessStepRunner:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C in a terminal is for us, who then end it in order
+                    start_new_session=True,  # Ctrl-C in a terminal reaches only the service, which then ends the child
                 )
             late = self._waited_for(child, limit_secs)
             if self._stop.is_set():
@@ -232,8 +232,9 @@ class ProcessStepRunner:
         return answer["answer"]
 
     def _waited_for(self, child: subprocess.Popen[bytes], limit_secs: float, *, keeps_background: bool = False) -> bool:
-        """Wait until the child has ended, by itself or by us, and return true if it took too long. The processes
-        that it has started end with it. With ``keeps_background`` they go on if it has ended by itself."""
+        """Wait until the child ends, or end it when its time is over or the service stops. Return true if it took too
+        long. Processes that the child has started are killed, except with ``keeps_background`` if the child ended by
+        itself."""
         deadline = time.monotonic() + limit_secs
         late = ended = False
         try:
@@ -252,16 +253,16 @@ class ProcessStepRunner:
         finally:
             if not (ended and keeps_background):
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)  # and all that it has left
+                    os.killpg(child.pid, signal.SIGKILL)  # the child, and all processes that it has started
             child.wait()
 
 
 def moment_at(unix_secs: float) -> Moment:
-    """A time, and that of the day on this machine."""
+    """Return a moment: the time, and the local time of day on this machine."""
     local = time.localtime(unix_secs)
     return Moment(unix_secs, 3600.0 * local.tm_hour + 60.0 * local.tm_min + local.tm_sec + unix_secs % 1.0)
 
 
 def _escaped(name: str) -> str:
-    """A name as a pattern that it alone matches."""
+    """Return a glob pattern that matches this name alone."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,4 +1,4 @@
-"""The Prometheus endpoint of the service: what it knows, as of each scrape. docs/metrics.md describes every metric."""
+"""The Prometheus endpoint of the service. A scrape gets its present state. docs/metrics.md describes every metric."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OF = ("network", "device_class")
 
 
 class RetuneMetrics(Collector):
-    """Serves the metrics of a service until :meth:`close`; ``port`` 0 takes a free one. Raises :class:`UserError` where
-    the port is taken, or the host is no address of this machine."""
+    """Serves the metrics of a service until :meth:`close`. ``port`` 0 takes a free port. Raises :class:`UserError` if
+    the port is taken, or the host is not an address of this machine."""
 
     def __init__(self, service: Service, steps: StepRunner, port: int, host: str = LOOPBACK) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""The service as a process: its signals, its log, its metrics; and what others may do beside it."""
+"""The service as a process: its signals, log and metrics; and functions that other processes may call while it runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
     with contextlib.ExitStack() as outer:
         check_sole_owner = outer.enter_context(
             held(config)
-        )  # two services: the second one changes nothing, not even the log
+        )  # before the log is opened: a second service must change nothing
         for number in (signal.SIGINT, signal.SIGTERM):
             outer.callback(signal.signal, number, signal.signal(number, on_signal))
         outer.enter_context(_logged(config.folder / LOGS))
@@ -60,9 +60,9 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
             try:
                 _serve(changes, stop, check_sole_owner, once)
             except UserError as error:
-                if not has_served or once or isinstance(error, RetuneError):  # another service has its place
+                if not has_served or once or isinstance(error, RetuneError):  # another service has the store
                     raise
-                # What is wrong since the file changed, or for a moment, such as a full disk, ends no running service.
+                # A running service goes on after an error of a changed file, or one that may pass, such as a full disk.
                 _LOG.error("nothing is kept tuned, and it is tried again in %.0f s: %s", _AGAIN_SECS, error)
                 stop.wait(_AGAIN_SECS)
                 changes()
@@ -89,11 +89,10 @@ def _serve(changes: ConfigWatch, stop: threading.Event, check_sole_owner: Callab
 
 
 class ConfigWatch:
-    """Watch on the service's own file and its fleet file. Calling it returns true if they have changed since they were
-    read.
+    """Watch on the service's own file and its fleet file. A call returns true if a file has changed since it was read.
 
-    ``config`` is the present content. A file that cannot be read, or that names another folder or store, is reported
-    once, and the last content stays.
+    ``config`` is the present content. If a changed file cannot be read, or names another folder or store, this is
+    reported once and the last content stays.
     """
 
     def __init__(self, config: RetuneConfig) -> None:
@@ -150,7 +149,8 @@ def _logged(folder: Path) -> Iterator[None]:
 
 
 def read_only(config: RetuneConfig) -> Retuner:
-    """Return the state of a service from its file, also while it runs. Raises :class:`RetuneError`."""
+    """Return a state machine with the state of a service from its file. The service may run meanwhile. Raises
+    :class:`RetuneError`."""
     return Retuner(rules_of(config), load_state(config.folder / STATE_FILE), differences)
 
 
@@ -171,8 +171,8 @@ def is_running(config: RetuneConfig) -> bool:
 def roll_back(
     config: RetuneConfig, network: str, device_class: str, to: int | None
 ) -> tuple[PublishedVersion, PublishedVersion, str]:
-    """See :meth:`fleet_tune.retuning.version_repository.VersionRepository.roll_back`; the third is why the hook failed,
-    empty where it did not. A service that runs sees it when it looks at the files next."""
+    """See :meth:`fleet_tune.retuning.version_repository.VersionRepository.roll_back`. The third value is the reason why
+    the hook failed, empty if it did not. A service that runs notices the change when it looks at the files next."""
     repository = repository_of(config)
     before, after = repository.roll_back(network, device_class, to)
     steps = ProcessStepRunner(config, threading.Event())

@@ -1,4 +1,5 @@
-"""The service: does what :class:`policies.retuning.retuner.Retuner` says, publishes, keeps what it knows."""
+"""The service: it executes the actions of :class:`policies.retuning.retuner.Retuner`, publishes versions, and keeps the
+state."""
 
 from __future__ import annotations
 
@@ -60,18 +61,18 @@ from policies.retuning.state import (
 VERSIONS, WORK = "networks", "work"
 LOCK_FILE = "service.lock"
 WORK_MB = 512
-"""A run's own records are pruned above this."""
+"""Size in MiB above which a run's own record store is pruned."""
 _LEAST_LIMIT_SECS = 5.0
-# Beside what a step may take: looking at large files, writing what is known, the folder of a version.
+# Spare time beyond the limit of a step: for reading large files, writing the state, and copying a version.
 _SPARE_SECS = 300.0
-_FINGERPRINT = "model_fingerprint"  # a stored word: of the network's content in a manifest
+_FINGERPRINT = "model_fingerprint"  # stored in manifests: key of the fingerprint of the network's content
 PROBLEMS = ("problem", "lost", "hook", "device")
 """Kinds of events that somebody should look at."""
 _LOG = logging.getLogger(__name__)
 
 
 def rules_of(config: RetuneConfig) -> Rules:
-    """Return the rules of a file, as the policy takes them."""
+    """Return the rules that a file gives, as a value of the policy."""
     time, watch = config.time, config.watch
     return Rules(
         subjects=tuple(
@@ -93,7 +94,7 @@ def rules_of(config: RetuneConfig) -> Rules:
 
 
 def repository_of(config: RetuneConfig) -> VersionRepository:
-    """The versions that its service publishes."""
+    """Return the repository of the versions that a service with this file publishes."""
     return VersionRepository(config.folder / VERSIONS, config.publish.versions)
 
 
@@ -105,14 +106,15 @@ def differences(then: str, now: str) -> str:
 
 
 CheckSoleOwner = Callable[[], None]
-"""Raises :class:`RetuneError` where the store is another service's by now."""
+"""Raises :class:`RetuneError` if another service has the store by now."""
 
 
 @contextlib.contextmanager
 def held(config: RetuneConfig) -> Iterator[CheckSoleOwner]:
-    """The folder and the store are this service's until the block is left, a team's store for all of the team. Raises
-    :class:`RetuneError` at once where one of them is another one's. A server that does not answer says nothing: to be
-    asked again."""
+    """Lock the folder and the store for this service until the block is left. A team's store is locked on its server,
+    for all machines of the team. Raises :class:`RetuneError` at once if another service has one of them.
+
+    Yields a check of the team's store. The check passes while the server does not answer, so it has to be repeated."""
     with contextlib.ExitStack() as stack:
         for what, path in (
             (f"the folder {config.folder}", config.folder / LOCK_FILE),
@@ -141,7 +143,7 @@ def held(config: RetuneConfig) -> Iterator[CheckSoleOwner]:
 def _check_alone(lock: TeamLock, config: RetuneConfig) -> None:
     try:
         key = lock.other()
-    except RecordStoreError as error:  # the copy of its records is used
+    except RecordStoreError as error:  # the service goes on with the local copy of the records
         _LOG.debug("whether another service keeps networks tuned with the store is not known: %s", error.problem)
         return
     if key:
@@ -153,7 +155,7 @@ def _check_alone(lock: TeamLock, config: RetuneConfig) -> None:
 class Service:
     """The service: it does one step after the other.
 
-    ``is_changed`` returns true if the service's own files have changed, so that it has to begin anew.
+    ``is_changed`` returns true if the service's own files have changed: it then has to start again with their content.
     ``check_sole_owner`` raises if another service has the store. ``doing`` is the present action.
     """
 
@@ -173,20 +175,20 @@ class Service:
         self._due = math.inf
 
     def late_secs(self, now: float) -> float:
-        """Return the seconds by which the present step has taken longer than it may. A step that is ended by force does
-        not come back."""
+        """Return the seconds by which the present step has exceeded its time limit; 0 while it has not. A step is ended
+        by force at its limit: a larger value means that it does not return even so."""
         return max(0.0, now - self._due)
 
     def run(self, once: bool = False) -> None:
-        """Run until the end is asked for, or the service's files have changed. ``once``: until there is nothing to do
-        but wait.
+        """Run until the service has to stop, or its files have changed. ``once``: return as soon as the next action is
+        to wait.
 
-        Raises :class:`UserError` if the state cannot be written at the begin, RetuneError if another service has the
+        Raises :class:`UserError` if the state cannot be written at the start, RetuneError if another service has the
         store by now.
         """
         self._note_pending_hooks()
         self.retuner.resumed(self._now())
-        save_state(self._path, self.state)  # what cannot be written at the start is the user's to mend
+        save_state(self._path, self.state)  # raises: at the start the user can mend a folder that is not writable
         self._call_hooks()
         self._remove_work_of_others()
         while not self.steps.stopping:
@@ -209,7 +211,7 @@ class Service:
                 return
 
     def do(self, action: LookAtFiles | AskDevices | CheckVersion | TuneDeployment) -> None:
-        """Do one step. A failure is an event, and the step is tried again."""
+        """Do one step. A failure is reported as an event, and the step is tried again later."""
         if isinstance(action, LookAtFiles):
             self._look()
             return
@@ -261,7 +263,7 @@ class Service:
             result = CheckVersionResult(self.steps.check(current.folder, action.device, against, action.limit_secs))
         except StepError as error:
             result = CheckVersionResult(problem=str(error))
-            self.repository.damage(action.network, action.device_class, anew=True)  # the next look knows of it
+            self.repository.damage(action.network, action.device_class, anew=True)  # the next look finds the damage
         self.retuner.checked(action, result, self._now())
 
     def _tune(self, action: TuneDeployment) -> None:
@@ -272,7 +274,7 @@ class Service:
             result = self._tuned(action, each, deadline)
         except StepError as error:
             result = TuneDeploymentResult(problem=str(error))
-        except UserError as error:  # of the new version's folder
+        except UserError as error:  # the new version cannot be written
             result = TuneDeploymentResult(problem=error.problem)
         self.retuner.tuned(action, result, self._now())
         if result.published:
@@ -297,7 +299,7 @@ class Service:
                 raise StepError(f"{damage}, and the best known was rolled back: go back to a version that is whole")
             return self._published(action, ran, ran.folder, damage, ran.secs, 0.0, {}, [])
         made_for = None if current is None else current.provenance.get("network", {}).get("digest")
-        # The second: of a service that was killed after it had published, before it could note that.
+        # ``made_for`` differs if a service was killed after it had published and before it could note the digest.
         if current is not None and action.digest in (each.digest, made_for):
             if made_for != action.digest:
                 return self._kept(
@@ -312,7 +314,7 @@ class Service:
                 return self._kept(ran, current, "the best known was rolled back")
             return self._met(action, ran, ran.folder, current, deadline)
         why = "the first version" if current is None else "the network has changed"
-        # Against what it is without tuning.
+        # The gain over the untuned network.
         gain = math.log(ran.untuned_secs / ran.secs) if ran.untuned_secs and ran.secs else 0.0
         return self._published(action, ran, ran.folder, why, ran.secs, gain, {}, [])
 
@@ -321,7 +323,7 @@ class Service:
         try:
             return self.steps.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
         except OtherNetworkError:
-            shutil.rmtree(folder, ignore_errors=True)  # what was measured is in the store
+            shutil.rmtree(folder, ignore_errors=True)  # its measurements are in the store
             return self.steps.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
 
     def _kept(self, ran: TuneOutcome, current: PublishedVersion, why: str) -> TuneDeploymentResult:
@@ -330,9 +332,10 @@ class Service:
     def _met(
         self, action: TuneDeployment, ran: TuneOutcome, new: Path, current: PublishedVersion, deadline: float
     ) -> TuneDeploymentResult:
-        """The new network and the last version in turn, on one device of the class after the other."""
+        """Compare the new network with the last version, on one device of the class after the other. Publish it if it
+        is faster, or if the last version does not run."""
         comparisons: list[DeviceComparison] = []
-        baselines: list[tuple[Baseline, Baseline]] = []  # of the last one and the new one
+        baselines: list[tuple[Baseline, Baseline]] = []  # of the last version and of the new one
         devices = action.devices[: self.config.publish.devices]
         for device in devices:
             comparison = self.steps.compare(current.folder, new, device, bool(comparisons), self._left_secs(deadline))
@@ -406,7 +409,7 @@ class Service:
         self._due = self._now() + secs + _SPARE_SECS
 
     def _note_pending_hooks(self) -> None:
-        """Note a version for the hook that an earlier service published, and could not note before it was killed."""
+        """Note a version for the hook if an earlier service published it and was killed before it could note it."""
         doing = self.state.doing
         if doing is not None and isinstance(doing.action, TuneDeployment):
             each = self.retuner.view.deployment(doing.action.network, doing.action.device_class)
@@ -415,7 +418,8 @@ class Service:
                 self.state.untold.append(PendingHook(each.network, each.device_class, each.version))
 
     def _call_hooks(self) -> None:
-        """Tell the hook of each version that it was not told of. A failure is reported, and changes nothing."""
+        """Call the hook for each version that it does not know yet. A failure is reported, and the version stays
+        published."""
         while self.state.untold:
             each = self.state.untold[0]
             self._may_take(HOOK_SECS)
@@ -424,7 +428,7 @@ class Service:
                     self.config, self.steps, self.repository, each.network, each.device_class, each.before
                 )
             except StoppedError:
-                return  # it is told when the service starts again
+                return  # the hook is called when the service starts again
             if problem:
                 self.state.hook_failures += 1
                 text = f"the hook failed: {problem}"
@@ -442,7 +446,8 @@ class Service:
             self.retuner.log_event(self._now(), "problem", f"{store} is not pruned: {error}")
 
     def _work_folder(self, action: TuneDeployment) -> Path:
-        """One for each network as it was and each origin: what a run finds there counts for it."""
+        """Return the work folder of a deployment. Each digest of the network and each origin has its own, so that a run
+        finds only records there that count for it."""
         digests = "-".join(
             hashlib.blake2b(text.encode(), digest_size=6).hexdigest() for text in (action.digest, action.origin)
         )
@@ -491,7 +496,7 @@ def _log(event: ServiceEvent) -> None:
 
 
 def verdict_of(comparison: VersionComparison) -> Verdict:
-    """Return the verdict of a comparison on the new version. There is at least one pair."""
+    """Return the verdict on the new version. The comparison has at least one pair."""
     verdict = judged([math.log(each.new_secs / each.last_secs) for each in comparison.turns], out_of_time=True)
     assert verdict is not None
     return verdict
@@ -513,7 +518,8 @@ def call_hook(
     device_class: str,
     before: int | None,
 ) -> str:
-    """Tell the hook the current version. Returns the reason why it failed; empty if it did not or there is none."""
+    """Call the hook for the current version. Return the reason why it failed; empty if it did not fail, or if there is
+    no hook or no version."""
     current = repository.current(network, device_class)
     if not config.hook or current is None:
         return ""
@@ -540,7 +546,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_networks(config: RetuneConfig, steps: StepRunner) -> list[str]:
-    """Return the problems with reading the networks' files, each in a line."""
+    """Try to read the files of each network. Return one line for each network that cannot be read."""
     problems = []
     for network in config.networks:
         try:

@@ -1,4 +1,4 @@
-"""The service's file: what it knows, written whole after everything that it does."""
+"""The file of the service's state. The whole file is written after each step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NO_SPACE = 28
 
 
 def load_state(path: Path) -> ServiceState:
-    """Return the state in a file, or a new one if there is no file. Raises :class:`RetuneError` for a file that cannot
-    be read, or of a newer version."""
+    """Return the state in a file, or a new state if there is no file. Raises :class:`RetuneError` if the file cannot be
+    read, or is of a newer version."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -37,7 +37,7 @@ def load_state(path: Path) -> ServiceState:
         ) from error
     if state.schema_version > _SCHEMA:
         raise RetuneError(f"{path} is of a newer version of fleet-tune", "install that version")
-    if state.probe != PROBE:  # networks were timed beside another one: each is timed anew
+    if state.probe != PROBE:  # the baselines were timed beside another probe: they are timed anew
         for deployment in state.deployments:
             deployment.baselines.clear()
         state.probe = PROBE
@@ -45,7 +45,7 @@ def load_state(path: Path) -> ServiceState:
 
 
 def save_state(path: Path, state: ServiceState) -> None:
-    """Writes the file in one step. Raises :class:`DiskFullError`, :class:`RetuneError`; the old one is kept then."""
+    """Write the file atomically. Raises :class:`DiskFullError`, :class:`RetuneError`; the old file is kept then."""
     try:
         write_atomically(path, _ADAPTER.dump_json(state, indent=1))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Interface of the steps that the service has others do. Each step ends."""
+"""Interface of the steps that the service runs outside of its own process. Each step has a time limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from policies.retuning.state import DeviceAnswer
 
 HOOK_SECS = 300.0
 PRUNE_SECS = 3600.0
-"""What a hook, and pruning a store, may take."""
+"""Time limits of a hook, and of pruning a store."""
 
 
 class StoppedError(Exception):
-    """The service is to end: what was being done was ended before its time."""
+    """The service has to end: the present step was ended early."""
 
 
 class StepError(Exception):
@@ -26,7 +26,8 @@ class StepError(Exception):
 
 
 class OtherNetworkError(StepError):
-    """The folder of a run is of another network, though its file is the same: what the file reads has changed."""
+    """The folder of a run belongs to another network, although the network's file is the same: a file that it reads has
+    changed."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class TuneOutcome:
     """End of a tuning run."""
 
     folder: Path | None
-    """Folder with the network, as ``fleet-tune tune`` leaves it, and the inputs on which it was compared. None: see
-    ``problem``."""
+    """Folder with the network, as ``fleet-tune tune`` leaves it, and with the inputs on which it was compared. None if
+    there is no network; see ``problem``."""
     problem: str = ""
     """Reason why there is no network."""
     tuned_secs: float = 0.0
@@ -64,44 +65,44 @@ class VersionComparison:
     turns: tuple[PairedRun, ...] = ()
     """Pairs of runs."""
     last_problem: str = ""
-    """Reason why the last version does not run there, while the new one does. Empty if both run."""
+    """Reason why the last version does not run on the device, while the new one does. Empty if both run."""
 
 
 class StepRunner(Protocol):
     """Runner of the steps. A step that uses devices ends after ``limit_secs``. It raises :class:`StepError` if it fails
-    or takes longer, :class:`StoppedError` if the service is to end."""
+    or takes longer, :class:`StoppedError` if the service has to end."""
 
     def digest(self, network: NetworkConfig) -> str:
-        """Return a digest of the network's files, as they are now. Raises :class:`StepError`."""
+        """Return a digest of the present content of the network's files. Raises :class:`StepError`."""
 
     def ask(self, devices: Sequence[str], limit_secs: float) -> list[DeviceAnswer]:
-        """Ask the devices what they are. Those that do not answer are returned with their problem."""
+        """Ask the devices for their class and origin. A device that does not answer is returned with its problem."""
 
     def tune(
         self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
     ) -> TuneOutcome:
-        """Tune a network for ``secs`` on devices of one class, in a folder that goes on where it was. Raises
-        :class:`OtherNetworkError` too."""
+        """Tune a network for ``secs`` on devices of one class. A run that was begun in this folder before is resumed.
+        Raises :class:`OtherNetworkError` too."""
 
     def compare(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
-        """Run two versions in turn, until a duel between them is decided. ``to_the_end``: as many runs as a duel has,
-        unless the new one is clearly faster."""
+        """Run two versions in turn until a duel between them is decided. ``to_the_end``: run all pairs of a duel,
+        unless the new version is clearly faster before."""
 
     def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
         """Run a version in turn with the probe, until it is clear whether it is slower than ``against``."""
 
     def prune(self, store: Path, most_mb: int) -> int:
-        """Prune a record store that is larger, and return the number of removed records."""
+        """Prune a record store that is larger than ``most_mb`` MiB, and return the number of removed records."""
 
     def hook(self, words: Sequence[str], about: dict[str, str]) -> str:
-        """Run the hook with these variables. Returns the reason why it failed; empty if it did not."""
+        """Run the hook with these environment variables. Return the reason why it failed; empty if it did not."""
 
     def moment(self) -> Moment:
         """Return the present time."""
 
     def wait(self, secs: float) -> None:
-        """Wait so long, or until the service is to end."""
+        """Wait for so many seconds, or until the service has to end."""
 
     @property
     def stopping(self) -> bool:
-        """True if the service is to end."""
+        """True if the service has to end."""

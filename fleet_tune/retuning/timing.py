@@ -1,7 +1,7 @@
-"""Versions of a network in turn on a device, with its probe between them: what decides what is published.
+"""Comparison of versions of a network on a device. They run in turn, with the device's probe between them.
 
-Every run of a pair loads its network anew, for where tensors lie makes up to a tenth of the time. Runs on the device
-over a session of its server, also on this machine.
+Every run of a pair loads its network anew, because the addresses of tensors change the time by up to a tenth. Networks
+run on the device over a session of its server, also on this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from policies.retuning.slowdown import Baseline, Timed, found
 
 _RUN_SECS = 0.5
 _FIRST_PAIRS = 8
-"""Of a version that has no baseline on the device."""
+"""Number of pairs for a version that has no baseline on the device."""
 
 
 class Timer:
@@ -34,21 +34,21 @@ class Timer:
         self._device = device
 
     def secs(self, folder: Path) -> float:
-        """Median seconds of a run of the network in ``folder`` on the inputs in it. Raises NetworkRunError where it
-        fails, UncheckedError where it cannot be run."""
+        """Return the median seconds of a run of the network in ``folder``, on the inputs in that folder. Raises
+        NetworkRunError if it fails, UncheckedError if it cannot be run."""
         files = NetworkFiles.read(folder)
         inputs = list(read(folder / INPUTS).values())
         return self._device.load_network(files.library, files.arguments(inputs)).measure_within(_RUN_SECS)
 
     def probe_secs(self) -> float:
-        """Seconds of the probe."""
+        """Return the seconds of a run of the probe."""
         return self._device.probe_secs()
 
 
 @contextmanager
 def timer_on(config: DeviceConfig, address: str | None = None) -> Iterator[Timer]:
-    """A device of the fleet; ``address``: of the cluster a machine of which may drive it. Raises StepError for one that
-    answers from a dataset, and as opening it does."""
+    """Open a device of the fleet. ``address``: the cluster, if one of its machines drives the device. Raises StepError
+    for a device that answers from a dataset, and the errors of opening a device."""
     with reached([config], address), opened(config) as device:
         if not isinstance(device, NetworkDevice):
             raise StepError(f"device {config.name} answers from a dataset and runs nothing")
@@ -56,12 +56,12 @@ def timer_on(config: DeviceConfig, address: str | None = None) -> Iterator[Timer
 
 
 def compare_versions(timer: Timer, last: Path, new: Path, to_the_end: bool) -> VersionComparison:
-    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.compare`. Raises FleetTuneError where the new one does not
-    run."""
+    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.compare`. Raises FleetTuneError if the new version
+    does not run."""
     try:
         timer.secs(last)
-    except (NetworkRunError, UncheckedError, OutputFolderError) as error:  # the last: its files are damaged
-        timer.secs(new)  # else it is the device
+    except (NetworkRunError, UncheckedError, OutputFolderError) as error:  # its files may be damaged
+        timer.secs(new)  # raises if the device is at fault
         return VersionComparison(last_problem=str(error))
     timer.secs(new)
     turns: list[PairedRun] = []
@@ -83,8 +83,9 @@ def compare_versions(timer: Timer, last: Path, new: Path, to_the_end: bool) -> V
 def time_with_probe(
     timer: Timer, folder: Path, against: Baseline | None, slower: float, drift: float
 ) -> tuple[Timed, ...]:
-    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.check`. Raises FleetTuneError where it does not run."""
-    timer.secs(folder)  # what is loaded for the first time is slow
+    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.check`. Raises FleetTuneError if the version
+    does not run."""
+    timer.secs(folder)  # the first load is slow
     pairs: list[Timed] = []
     while len(pairs) < (_FIRST_PAIRS if against is None else MAX_PAIRS):
         probe_secs = timer.probe_secs()

@@ -3,12 +3,12 @@
 ::
 
     NETWORK/CLASS/v0001/  v0002/      network.so, params.safetensors, manifest.json, inputs.safetensors
-    NETWORK/CLASS/current -> v0002    what users load; replaced by renaming another link over it
-    NETWORK/CLASS/withdrawn.json      what was rolled back, which is not published again
+    NETWORK/CLASS/current -> v0002    link that users load; replaced atomically by renaming another link over it
+    NETWORK/CLASS/withdrawn.json      networks that were rolled back: they are not published again
 
-A version gets its name when it is whole and on the disk, and ``current`` points to it after that: who reads at any
-moment, also after a crash, finds a whole version. Whoever opens ``current`` resolves it once and reads what it
-pointed to: that folder is kept until ``keep`` newer ones are there.
+A version gets its name when it is complete and durable, and ``current`` points to it only after that. So a reader finds
+a complete version at any moment, also after a crash. A reader resolves ``current`` once and reads the folder that it
+pointed to: that folder is kept at least until ``keep`` newer versions are there.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from policies.retuning.publishing import superseded
 MANIFEST, INPUTS = "manifest.json", "inputs.safetensors"
 CURRENT = "current"
 PROVENANCE = "retune"
-"""Under which the manifest of a version says why it was published."""
+"""Key in the manifest of a version under which the reason for publishing it is stored."""
 _WITHDRAWN = "withdrawn.json"
 _MOST_WITHDRAWN = 100
 _NAME = re.compile(r"v(\d{4,9})")
 _NO_SPACE = 28
 _LOCK_SECS = 60.0
-"""Longest wait for another program that changes versions: it copies a network."""
+"""Longest wait for another program that changes versions: copying a network takes time."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PublishedVersion:
 
     @property
     def made_of(self) -> str:
-        """Hash of all that it was compiled of."""
+        """Hash of everything that the version was compiled from."""
         return str(self.manifest.get("made_of", ""))
 
     @property
@@ -69,21 +69,21 @@ class PublishedVersion:
 
 
 class VersionRepository:
-    """The versions below ``root``. ``keep``: how many of each network and class are kept beside the current one and the
-    one before it. For several processes at a time."""
+    """The versions below ``root``. ``keep``: how many of the newest versions of each network and class are kept; the
+    current one and the one before it are always kept. Several processes may use it at a time."""
 
     def __init__(self, root: Path, keep: int) -> None:
         self._root = root
         self._keep = keep
-        # Of each place, the files of its current version when they were read last, and what was wrong with them.
+        # By place: the stamps of the current version's files when they were last read, and the damage that was found.
         self._looked_into: dict[Path, tuple[dict[str, tuple[int, ...]], str]] = {}
 
     def place(self, network: str, device_class: str) -> Path:
-        """The folder of the versions of a network and class."""
+        """Return the folder of the versions of a network and class."""
         return self._root / network / device_class
 
     def places(self) -> list[tuple[str, str]]:
-        """The networks and classes that have versions."""
+        """Return the networks and classes that have a current version."""
         return sorted((path.parent.parent.name, path.parent.name) for path in self._root.glob(f"*/*/{CURRENT}"))
 
     def current(self, network: str, device_class: str) -> PublishedVersion | None:
@@ -92,8 +92,8 @@ class VersionRepository:
         return None if number is None else self._version(self.place(network, device_class), number)
 
     def damage(self, network: str, device_class: str, anew: bool = False) -> str:
-        """Describe the damage of the current version's files. Empty if there is none, or no version. They are read
-        again if they have changed since, or ``anew``."""
+        """Describe the damage of the current version's files. Empty if there is no damage, or no version. The files are
+        read again only if they have changed since the last call, or if ``anew`` is true."""
         number = self.current_number(network, device_class)
         if number is None:
             return ""
@@ -106,7 +106,7 @@ class VersionRepository:
         return known[1]
 
     def current_number(self, network: str, device_class: str) -> int | None:
-        """The number of what users load now; it is not looked into."""
+        """Return the number of the version that users load now, without reading the version. None if there is none."""
         with contextlib.suppress(OSError):
             match = _NAME.fullmatch(os.readlink(self.place(network, device_class) / CURRENT))
             return None if match is None else int(match[1])
@@ -123,13 +123,13 @@ class VersionRepository:
         return [each for number in _numbers(place) if (each := self._version(place, number)) is not None]
 
     def is_withdrawn(self, network: str, device_class: str, made_of: str) -> bool:
-        """Return true if the same network was published and rolled back."""
+        """Return true if a network with this hash was published and rolled back."""
         return made_of in _withdrawn(self.place(network, device_class))
 
     def publish(self, network: str, device_class: str, source: Path, provenance: Mapping[str, Any]) -> PublishedVersion:
         """Make the network in the folder ``source`` the current version. ``provenance`` is added to its manifest.
 
-        Raises :class:`DiskFullError`, :class:`RetuneError`; then the last version is as it was.
+        Raises :class:`DiskFullError`, :class:`RetuneError`; the last version stays as it was then.
         """
         place = self.place(network, device_class)
         stage: Path | None = None
@@ -151,12 +151,12 @@ class VersionRepository:
         return version
 
     def _stage(self, source: Path, stage: Path, provenance: Mapping[str, Any]) -> None:
-        shutil.rmtree(stage, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(stage, ignore_errors=True)  # left by a process that was killed
         stage.mkdir()
         manifest = json.loads((source / MANIFEST).read_text())
         names = [*manifest["files"], *([INPUTS] if (source / INPUTS).exists() else [])]
         for name in names:
-            # No writer changes these in place: they are replaced by renaming.
+            # A hard link is safe: writers replace these files by renaming and never change them in place.
             try:
                 os.link(source / name, stage / name)
             except OSError:
@@ -168,10 +168,10 @@ class VersionRepository:
     def roll_back(
         self, network: str, device_class: str, to: int | None = None
     ) -> tuple[PublishedVersion, PublishedVersion]:
-        """Make an older version the current one: ``to``, or the last before it that was not rolled back itself. Newer
-        versions are withdrawn.
+        """Make another kept version the current one: ``to``, or without it the last version before the current one that
+        was not rolled back itself. All versions that are newer than it are withdrawn.
 
-        Returns the version before and after. Raises :class:`RetuneError`.
+        Return the current version before and after. Raises :class:`RetuneError`.
         """
         place = self.place(network, device_class)
         if not place.is_dir():
@@ -203,7 +203,7 @@ class VersionRepository:
 
     def _tidy(self, place: Path, current: int) -> None:
         for number in superseded(_numbers(place), current, self._keep):
-            # First out of sight: a version is whole or not there.
+            # Rename it before removing files: readers never see a part of a version.
             gone = place / f".v{number:04d}.gone"
             with contextlib.suppress(OSError):
                 os.rename(place / f"v{number:04d}", gone)
@@ -222,7 +222,7 @@ class VersionRepository:
 
 
 def _stamps(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The files of a version, each with what changes when it is written."""
+    """Return the files of a version, each with its inode, time and size: these change when it is written."""
     stamps: dict[str, tuple[int, ...]] = {}
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
@@ -258,7 +258,7 @@ def _numbers(place: Path) -> list[int]:
 
 
 def _point(place: Path, number: int) -> None:
-    """Has ``current`` point to a version, in one step."""
+    """Point ``current`` to a version, atomically."""
     link = place / ".current.part"
     with contextlib.suppress(FileNotFoundError):
         link.unlink()
@@ -277,7 +277,8 @@ def _withdrawn(place: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """One process at a time changes what is there: the service, or somebody who rolls back."""
+    """Lock the versions at ``place`` for changes: by the service, or by a command that rolls back. Raises
+    :class:`RetuneError` if another process holds the lock for too long."""
     try:
         descriptor = wait_for_lock(place / ".lock", f"the versions in {place}", _LOCK_SECS)
     except LockedError as error:

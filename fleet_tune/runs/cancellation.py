@@ -1,4 +1,4 @@
-"""Cancellation of compiling, from another thread than the one that compiles."""
+"""Cancellation of a compilation, from another thread than the one that compiles."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class CancelledBuildError(FleetTuneError):
 
 class Closable(Protocol):
     def close(self) -> None:
-        """Close it. May be called from any thread, also while another one uses it, and more than once."""
+        """Close the object. May be called more than once, and from any thread, also while another thread uses it."""
 
 
 class Cancellation:
-    """Cancels compiling. Once :meth:`cancel` has returned, nothing is published any more, and what was owned is
-    closed."""
+    """Cancels a compilation. After :meth:`cancel` has returned, nothing is published any more, and everything that it
+    owns is closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Cancellation:
         return self._came
 
     def own(self, what: Closable) -> None:
-        """Close ``what`` when compiling is cancelled. Raises :class:`CancelledBuildError` if it is cancelled
+        """Close ``what`` when the compilation is cancelled. Raises :class:`CancelledBuildError` if it is cancelled
         already."""
         with self._lock:
             self._owned.callback(what.close)
@@ -44,8 +44,8 @@ class Cancellation:
 
     @contextlib.contextmanager
     def publishing(self) -> Iterator[None]:
-        """Guard a block that is carried out as a whole: :meth:`cancel` waits for its end. Raises
-        :class:`CancelledBuildError` if that came first."""
+        """Guard a block that must run as a whole: :meth:`cancel` waits for its end. Raises
+        :class:`CancelledBuildError` if :meth:`cancel` was called before."""
         with self._lock:
             if self._came:
                 raise CancelledBuildError

@@ -50,7 +50,7 @@ def checkup(fleet: FleetConfig | None = None, address: str | None = None) -> Ite
 
 
 def packages() -> Iterator[Diagnosis]:
-    """Check the versions of Python and of the packages against what fleet-tune asks for."""
+    """Check the versions of Python and of the packages against the requirements of fleet-tune."""
     try:
         ours = importlib.metadata.metadata(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -75,7 +75,7 @@ def packages() -> Iterator[Diagnosis]:
 
 
 def gpu(root: Path = Path("/")) -> Diagnosis:
-    """Check whether kernels can be compiled for this machine's GPU of NVIDIA's, if it has one."""
+    """Check whether kernels can be compiled for this machine's NVIDIA GPU, if it has one."""
     driver = gpu_driver(root)
     if not driver:
         return good("GPU", "no driver of NVIDIA's")

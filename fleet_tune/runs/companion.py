@@ -26,42 +26,42 @@ class OngoingTuning(Protocol):
 
     @property
     def prepared(self) -> Prepared:
-        """The network with all device classes that take part by now."""
+        """The network with all device classes that take part so far."""
 
     @property
     def is_interrupted(self) -> bool:
         """True once a signal came."""
 
     def add_classes(self, late: Prepared) -> None:
-        """Take device classes whose tasks the session knows by now, and start these as they are described."""
+        """Add device classes whose tasks the session already knows. Each task starts when it is described."""
 
 
 class Companion:
-    """Something that goes along with a run. Every method does nothing unless a companion overrides it."""
+    """Work that accompanies a run. Every method does nothing unless a companion overrides it."""
 
     failure: ClassVar[str]
-    """Notice to people if :meth:`during` fails, as in "the fleet file is not followed any more"."""
+    """Notice for users if :meth:`during` fails, such as "the fleet file is not followed any more"."""
 
     def before(self) -> None:
-        """Open what is needed, before any process of the run starts. Raises UserError."""
+        """Open the resources of the companion, before any process of the run starts. Raises UserError."""
 
     async def during(self, tuning: OngoingTuning) -> None:
-        """Work beside the tuning. Cancelled when the tuning ends; an error is told and does not end the run."""
+        """Work while the run tunes. Cancelled when the tuning ends. An error is reported and does not end the run."""
 
     async def after(self, tuned: Tuned) -> None:
-        """Finish the work of a run that has tuned, once its networks are published."""
+        """Finish the work for a run that has tuned. Its networks, if any, are published by then."""
 
     def close(self) -> None:
         """Release what :meth:`before` opened, however the run ended."""
 
     def on_record(self, record: Record) -> None:
-        """Take note of a record of this run, which is durable."""
+        """Take note of a durable record of this run."""
 
     def on_phase(self, phase: str) -> None:
         """Take note of the phase of the run."""
 
     def on_published(self, networks: Sequence[NetworkResult]) -> None:
-        """Take note of the networks that the run leaves."""
+        """Take note of the results of the run's networks."""
 
     def on_progress(self, progress: Progress) -> None:
         """Take note of a snapshot of the tuning."""

@@ -1,4 +1,4 @@
-"""Progress of compiling networks, when there are no actors left to ask."""
+"""Progress of compiling networks, when the actors of the run have ended and cannot be asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fleet_tune.base.results import Notice
 
 
 class CompileProgress:
-    """Progress of compiling; written by the thread that compiles, read by the one that reports.
+    """Progress of compiling. The thread that compiles writes it, and the thread that reports reads it.
 
     Args:
         elapsed_secs: seconds of the run when compiling begins.
@@ -20,9 +20,9 @@ class CompileProgress:
         self.doing = ""
         """The present step."""
         self.notices = tuple(notices)
-        """Notices of the run, and the warnings since."""
+        """Notices of the run, and the warnings that were added since."""
         self.said: Callable[[str], None] | None = None
-        """Is told each step too."""
+        """Is called with each step too."""
         self._began = time.monotonic() - elapsed_secs
 
     @property

@@ -1,4 +1,4 @@
-"""The context of a run: what its three steps share."""
+"""The context of a run: the values that its three steps share."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class RunContext:
     interruption: Interruption
     reporter: ProgressReporter
     store: SharedStore
-    """The store that several runs share; it may be none."""
+    """The store that several runs share. A run may go without one."""
     companions: tuple[Companion, ...]
     """All companions of the run, the store among them."""

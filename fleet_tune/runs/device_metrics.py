@@ -1,4 +1,4 @@
-"""Prometheus metrics of single devices: their work, their losses, and how long they were away."""
+"""Prometheus metrics of single devices: their work, their losses, and the time that they were away."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOST, _GOOD = "lost", "good"
 
 @dataclass
 class _Counts:
-    """Work and losses of a device, 0 at first: a rate over a counter is right from its first event only then."""
+    """Work and losses of a device. All begin at 0: only then is a rate over a counter right from its first event."""
 
     ok: int = 0
     failed: int = 0
@@ -27,14 +27,14 @@ class _Counts:
     returns: int = 0
     away_secs: float = 0.0
     lost_at: float | None = None
-    """When it was lost, while it is away."""
+    """Time at which the device was lost; None while it is not away."""
 
 
 class DeviceWorkMetrics(Collector):
     """Counts what each device does. The series of a device end when it leaves the run.
 
-    Plain numbers are counted, and made into metrics when a scrape asks: most records come between two scrapes, and a
-    fleet has many devices.
+    It counts in plain numbers and makes metrics of them only for a scrape, because most records come between two
+    scrapes and a fleet has many devices.
 
     Args:
         clock: time in seconds.
@@ -46,7 +46,7 @@ class DeviceWorkMetrics(Collector):
         self._states: Mapping[str, str] = {}
 
     def observe(self, record: Record) -> None:
-        """Count the record of a trial. A record without a device is that of a build that failed."""
+        """Count the record of a trial. Revisions, and records of failed builds, which have no device, do not count."""
         device, measurement = record.device_id, record.measurement
         if not device or record.revision:
             return
@@ -58,7 +58,7 @@ class DeviceWorkMetrics(Collector):
         counts.measure_secs += max(0.0, measurement.measure_secs)
 
     def update(self, progress: Progress) -> None:
-        """Take note of the states in a snapshot."""
+        """Take note of the states of devices in a snapshot."""
         for device, state in progress.devices.items():
             counts = self._counts.setdefault(device, _Counts())
             if state == _LOST and self._states.get(device) not in (None, _LOST):
@@ -73,7 +73,7 @@ class DeviceWorkMetrics(Collector):
             del self._counts[device]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as a scrape asks for them."""
+        """Yield the metrics for a scrape."""
         trials = CounterMetricFamily(
             "fleet_tune_device_trials",
             "Trials of a device whose record is durable: ok, or failed.",
@@ -83,7 +83,7 @@ class DeviceWorkMetrics(Collector):
             "fleet_tune_device_measure_seconds", "Time that a device has measured.", labels=["device"]
         )
         losses = CounterMetricFamily("fleet_tune_device_losses", "Losses of a device.", labels=["device"])
-        # Buckets of each device would be most of what a large fleet exports.
+        # A summary, no histogram: the buckets of all devices would be most of the metrics of a large fleet.
         away = SummaryMetricFamily(
             "fleet_tune_device_return_seconds",
             "Time from the loss of a device until it works again.",

@@ -1,4 +1,4 @@
-"""Times of a compiled network beside the frameworks that are installed on this machine."""
+"""Times of a compiled network, and of the same network in the frameworks that are installed on this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SCHEMA = 1
 _BLOCK_SECS = 0.5
 _WARM_SECS = 1.0
 _FEWER = 4
-"""At extents of dynamic dimensions other than the typical ones, a framework has so many times fewer turns."""
+"""Divisor of the number of turns at extents of dynamic dimensions other than the typical ones."""
 _ANSWER_SECS = 900.0
 _SETTLE_SECS = 0.3
 """Pause before each block: thread pools spin for a while after their last run."""
@@ -47,15 +47,15 @@ class FrameworkTime:
 
     name: str
     secs: float | None
-    """Median seconds per run; None where it does not run."""
+    """Median seconds per run. None if the framework does not run the network."""
     low_secs: float | None = None
-    """A tenth of the runs is faster."""
+    """First decile of the seconds per run: a tenth of the runs is faster."""
     high_secs: float | None = None
-    """A tenth of the runs is slower."""
+    """Last decile of the seconds per run: a tenth of the runs is slower."""
     relative_error: float | None = None
-    """Largest difference from what the network's own framework computes, by the largest output."""
+    """Largest difference from the outputs of the network's own framework, relative to the largest output."""
     problem: str = ""
-    """Why it does not run."""
+    """Reason why the framework does not run the network."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +65,25 @@ class ExtentTimes:
     extent: str
     """The extents in words: ``n = 5``."""
     times: tuple[FrameworkTime, ...]
-    """As :attr:`FrameworkTimes.times`."""
+    """Times at this extent, in the order of :attr:`FrameworkTimes.times`."""
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Time of each framework at this extent, as :attr:`FrameworkTimes.ratios`."""
+        """Time of each framework at this extent, as a multiple of fleet-tune's, by its name."""
         return _ratios(self.times)
 
 
 @dataclass(frozen=True)
 class FrameworkTimes:
-    """Times of the network in all of them, fleet-tune first."""
+    """Times of a network in all frameworks, fleet-tune first."""
 
     network: str
     cpu: str
     threads: int
     unix_secs: float
-    """When they were taken."""
+    """Time at which they were measured, in seconds since 1970."""
     manifest: str
-    """Digest of the manifest of the compiled network: another one has other times."""
+    """Digest of the manifest of the compiled network. The times are of this network alone."""
     times: tuple[FrameworkTime, ...]
     extent: str = ""
     """The typical extents of its dynamic dimensions, in words. Empty for fixed shapes."""
@@ -113,18 +113,18 @@ def time_frameworks(
 ) -> FrameworkTimes:
     """Time the network that was compiled into ``folder``, and the same network in each framework that is installed.
 
-    Each runs in a process of its own with as many threads as this process has CPUs; they take turns, ``rounds`` times
-    half a second each. A network with dynamic dimensions is timed at the typical extents, and in a quarter of the
-    rounds at the others that kernels are tuned for. The times are written into the folder.
+    Each framework runs in its own process, with as many threads as this process has CPUs. They take turns: each has
+    ``rounds`` turns of half a second. A network with dynamic dimensions is timed at the typical extents, and at the
+    other extents of :attr:`Shapes.samples` with a quarter of the rounds. The times are written into the folder.
 
     Args:
         spec: the network, as it was tuned.
         folder: the output folder.
-        rounds: turns of each.
-        inputs: as of :func:`devices.networks.frontend.load_network`.
+        rounds: number of turns of each framework.
+        inputs: see :func:`devices.networks.frontend.load_network`.
         trusted: run code that is in a ``.pt2`` file.
-        shapes: bounds of its dynamic dimensions, and weights. None for those that it was tuned with.
-        say: is told each step.
+        shapes: bounds of its dynamic dimensions, and weights. None for the shapes that it was tuned for.
+        say: is called with each step.
 
     Raises :class:`RequestError` for a folder without a network that runs here, and :class:`NetworkError`.
     """
@@ -135,7 +135,7 @@ def time_frameworks(
 
     if not (folder / _MANIFEST).is_file():
         raise RequestError(f"{folder} has no compiled network", "name the output folder of 'fleet-tune tune'")
-    timed, manifest = _digest(folder), read_manifest(folder)  # another one may be published while this one is timed
+    timed, manifest = _digest(folder), read_manifest(folder)  # another network may be published while this one is timed
     if shapes is None and "bounds" in manifest:
         shapes = parse_shapes(manifest["bounds"])
     file, function = locate(spec)
@@ -203,8 +203,8 @@ def time_frameworks(
 
 
 def _at_extents(network: Network) -> dict[str, Network]:
-    """Return the network at the extents of its example inputs first, then at the samples of its shapes, by the
-    extents in words; by an empty text where its shapes are fixed."""
+    """Return the network at the extents of its example inputs, then at the samples of its shapes. The keys are the
+    extents in words, or an empty text if its shapes are fixed."""
     if network.shapes is None:
         return {"": network}
     others = [extents for extents in network.shapes.samples if extents != network.extents]
@@ -212,7 +212,7 @@ def _at_extents(network: Network) -> dict[str, Network]:
 
 
 def read_times(folder: Path) -> FrameworkTimes | None:
-    """Return the times of the network that is in an output folder now; None where there are none that can be read."""
+    """Return the times of the network that is in an output folder now. None if there are none that can be read."""
     try:
         fields = json.loads((folder / FRAMEWORKS_FILE).read_text())
         if fields.pop("schema") != _SCHEMA:
@@ -246,7 +246,7 @@ class _Side:
         self._process = process
 
     def answer(self) -> Mapping[str, Any]:
-        """Return its next answer."""
+        """Return the next answer of the process."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SECS)
         if not ready:
@@ -258,7 +258,8 @@ class _Side:
         return answer
 
     def block(self, secs: float, at: int) -> list[float]:
-        """Run on a set of inputs for so long, and return the seconds of each run; none where its process has ended."""
+        """Run for ``secs`` on the set of inputs number ``at``, and return the seconds of each run; none if the process
+        has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             print(secs, at, file=self._process.stdin, flush=True)
@@ -268,7 +269,7 @@ class _Side:
 
 @contextlib.contextmanager
 def _started(order: FrameworkOrder, work: Path) -> Iterator[_Side]:
-    """Start the process of a framework, and end it with the block."""
+    """Start the process of a framework, and kill it at the end of the block."""
     file = work / f"{order.framework}.json"
     file.write_text(json.dumps(dataclasses.asdict(order)))
     threads = str(order.threads)

@@ -1,4 +1,4 @@
-"""The end of a run by a signal, and work beside other work."""
+"""The end of a run by a signal, and helpers for concurrent work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 _INTERRUPT_SECS = 0.5
-"""Longest time in which an interrupt of a notebook's cell reaches its run."""
+"""Longest time until an interrupt of a notebook's cell reaches its run."""
 
 
 class RunInterruptedError(Exception):
@@ -20,12 +20,13 @@ class RunInterruptedError(Exception):
 
 
 class Interruption:
-    """SIGINT, SIGTERM and, where it is not ignored, SIGHUP end a run in good order; a second signal acts as usual.
-    :meth:`fail` ends a run with an error, whatever it waits for. To be made in the event loop of the run."""
+    """Interruption of a run. SIGINT, SIGTERM and, if it is not ignored, SIGHUP end the run in good order; a second
+    signal has its usual effect. :meth:`fail` ends the run with an error, whatever it waits for. Must be made in the
+    event loop of the run."""
 
     def __init__(self) -> None:
         self.signal_number = 0
-        """Number of the signal that came; 0 while there was none."""
+        """Number of the signal that came; 0 before one comes."""
         self._event = asyncio.Event()
         self._failed = asyncio.Event()
         self._failure: Exception | None = None
@@ -33,7 +34,7 @@ class Interruption:
 
     @property
     def came(self) -> bool:
-        """True once a signal came."""
+        """True after a signal has come."""
         return self._event.is_set()
 
     async def wait(self) -> None:
@@ -42,12 +43,12 @@ class Interruption:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen for signals in this block. No signal arrives outside of the main thread: see :func:`run_in_thread`."""
+        """Listen for signals in this block. Signals reach only a main thread; for others see :func:`run_in_thread`."""
         loop = asyncio.get_running_loop()
         _LISTENING[loop] = self
         if threading.current_thread() is threading.main_thread():
             before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-            # "nohup" has SIGHUP ignored.
+            # Under "nohup" SIGHUP is ignored, and stays so.
             self._previous = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
         for number in self._previous:
             loop.add_signal_handler(number, self.interrupt, number)
@@ -58,23 +59,23 @@ class Interruption:
             _LISTENING.pop(loop, None)
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """End the run as this signal does. To be called in its event loop."""
+        """End the run as this signal would. Must be called in its event loop."""
         self._restore()
         self.signal_number = number
         self._event.set()
 
     async def unless(self, work: Awaitable[_T]) -> _T:
-        """Return the result of ``work``. Raises :class:`RunInterruptedError` at once if a signal comes first, and as
-        :meth:`unless_failed`."""
+        """Return the result of ``work``. Raises :class:`RunInterruptedError` at once if a signal comes first, and the
+        error of :meth:`fail` if that comes first."""
         return await self._unless(work, self._event, self._failed)
 
     async def unless_failed(self, work: Awaitable[_T]) -> _T:
-        """Return the result of ``work``, whatever signal comes. Raises the error of :meth:`fail` if that comes
+        """Return the result of ``work``, also if a signal comes. Raises the error of :meth:`fail` if that comes
         first."""
         return await self._unless(work, self._failed)
 
     def fail(self, error: Exception) -> None:
-        """End the run: whoever waits for something gets this error."""
+        """End the run: everything that waits in :meth:`unless` or :meth:`unless_failed` raises this error."""
         self._failure = error
         self._failed.set()
 
@@ -89,7 +90,7 @@ class Interruption:
         if working.done() and self._failure is None:
             return working.result()
         working.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):  # it ends by our cancelling, however it says so
+        with contextlib.suppress(asyncio.CancelledError, Exception):  # it was cancelled; its outcome does not matter
             await working
         raise self._failure or RunInterruptedError
 
@@ -105,10 +106,10 @@ _LISTENING: dict[asyncio.AbstractEventLoop, Interruption] = {}
 
 
 def run_in_thread(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Run a coroutine to its end in a thread of its own: for a caller in a running event loop, such as a notebook.
+    """Run a coroutine to its end in its own thread, for a caller in a running event loop, such as a notebook.
 
-    KeyboardInterrupt, which only the caller's thread gets, interrupts the run as SIGINT does. A second one, or one
-    before the run listens, cancels the coroutine and is raised once that has ended.
+    Only the caller's thread gets KeyboardInterrupt; it interrupts the run as SIGINT does. A second one, or one before
+    the run listens, cancels the coroutine and is raised after the coroutine has ended.
     """
     started: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = (
         concurrent.futures.Future()
@@ -134,7 +135,7 @@ def run_in_thread(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         done = False
         while not done:
             try:
-                # A signal that comes just before this waits is seen when it ends.
+                # A signal that comes just before this wait is noticed at its timeout.
                 done = bool(concurrent.futures.wait([result], timeout=_INTERRUPT_SECS).done)
             except KeyboardInterrupt as error:
                 interrupt = error
@@ -148,7 +149,7 @@ def run_in_thread(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``work`` beside the block; it is cancelled at the end of the block."""
+    """Run ``work`` concurrently with the block, and cancel it at the end of the block."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -159,11 +160,11 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def close_started(starting: asyncio.Future[Any]) -> None:
-    """Close the result of ``starting``, also if it is still being started: what is cancelled closes itself."""
+    """Close the result of ``starting``. If it is still starting, cancel it: then it closes itself."""
     if isinstance(starting, asyncio.Task) and not starting.cancelling():
         starting.cancel()
     try:
         started = await starting
-    except (asyncio.CancelledError, Exception):  # raised where it is awaited for its result
+    except (asyncio.CancelledError, Exception):  # raised by the code that awaits the result
         return
     await started.close()

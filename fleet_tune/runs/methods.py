@@ -16,7 +16,7 @@ _NEXT = "give --method FILE.py:NAME, where NAME is a policies.search.methods.Met
 
 
 def method_of(given: str | SearchMethod) -> Method:
-    """The method that a user asked for; UserError before anything starts if there is none or a part is wrong.
+    """Return the search method that a user asked for. Raises UserError if there is none, or a part of it is wrong.
 
     Args:
         given: the name of a preset (:func:`policies.search.methods.method_named`), ``my_search.py:METHOD``, or the
@@ -39,10 +39,10 @@ def method_of(given: str | SearchMethod) -> Method:
 
 @lru_cache(maxsize=8)
 def _in_file(path: Path, name: str, changed_ns: int) -> Method:  # noqa: ARG001
-    """The method ``name`` of a file, which runs once until it changes.
+    """Return the method ``name`` of a file. The file runs once, and again only after it has changed.
 
-    The module leaves ``sys.modules`` again (dataclasses look it up there while it runs): so its classes travel to the
-    actors by value, and the file need not exist on the other hosts.
+    While it runs, the module is in ``sys.modules``, where dataclasses look it up. After that it is removed there: so
+    its classes are pickled by value for the actors, and the file need not exist on the other hosts.
     """
     spec = importlib.util.spec_from_file_location(f"_method_of_{path.stem}", path)
     if spec is None or spec.loader is None:

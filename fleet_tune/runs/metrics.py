@@ -1,10 +1,10 @@
 """The Prometheus endpoint of a run: ``http://HOST:PORT/metrics``. docs/metrics.md describes every metric.
 
-Two sources feed it: durable records as they come (:meth:`Metrics.observe`: counters and histograms of this run), and
-snapshots of the session (:meth:`Metrics.update`: gauges).
+Two sources feed it: each durable record (:meth:`Metrics.observe`: counters and histograms of this run), and snapshots
+of the session (:meth:`Metrics.update`: gauges).
 
 A file in the run's output folder keeps the last metrics (the textfile collector of node_exporter reads it).
-:mod:`fleet_tune.runs.metrics_targets` has the files by which Prometheus finds the endpoint while it is there.
+:mod:`fleet_tune.runs.metrics_targets` writes the files through which Prometheus finds the endpoint while it is open.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ PHASES = ("starting", "describing", "tuning", "finishing", "finished", "compilin
 PUSH_JOB = "fleet-tune"
 _PUSH_SECS = 5.0
 _LAST_TRIALS = 32
-"""Trials of a task by which the present cost model is judged."""
+"""Number of last trials of a task by which the present cost model is judged."""
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """Labels that tell a run from others."""
+    """Labels that identify a run."""
 
     network: str = ""
     run: str = ""
@@ -69,14 +69,14 @@ class Metrics:
     """The metrics of one run, served until :meth:`close`.
 
     Args:
-        port: 0 takes a free one (see ``.port``); None: they are not served.
-        host: address on which it listens.
+        port: the port; 0 takes a free one (see ``.port``). None if they are not served.
+        host: address on which the endpoint listens.
         run: the run.
-        folder: where the last metrics are kept; None: nowhere.
-        targets: where Prometheus looks for endpoints; None: nowhere.
+        folder: the folder in which the last metrics are kept; None if they are not kept.
+        targets: the folder in which Prometheus looks for endpoints; None for none.
 
-    Raises :class:`UserError` where the port is taken or not allowed to this user, or the host has no such address. May
-    be used from any thread.
+    Raises :class:`UserError` if the port is taken, if this user may not open it, or if ``host`` is not an address of
+    this machine. May be used from any thread.
     """
 
     def __init__(
@@ -140,14 +140,14 @@ class Metrics:
             self._served.callback(end)
         self.port = server.server_port
         if targets is not None:
-            with contextlib.suppress(OSError):  # Prometheus can be told the address otherwise
+            with contextlib.suppress(OSError):  # the address can be given to Prometheus in other ways
                 address = f"{_reached_at(host)}:{self.port}"
                 target = publish_target(targets, run.run, address, {"network": run.network})
                 self._served.callback(target.unlink, missing_ok=True)
 
     def observe(self, record: Record) -> None:
-        """Counts a record that was made durable in this run; a revision is no trial."""
-        if self._last is None:  # absent before the first one
+        """Count a record that became durable in this run. A revision does not count as a trial."""
+        if self._last is None:  # the metric is absent before the first record
             text = "When the last record of this run became durable, since 1970; absent before."
             self._last = Gauge("fleet_tune_last_record_timestamp_seconds", text, registry=self._registry)
         self._records.add(record)
@@ -163,18 +163,18 @@ class Metrics:
             self._work.observe(record)
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot of the session."""
+        """Show a snapshot of the session."""
         self._records.count()
         for view in self._views:
             view.update(progress)
 
     def enter(self, phase: str) -> None:
-        """Shows another phase of the run."""
+        """Show another phase of the run."""
         for each in PHASES:
             self._phase.labels(each).set(each == phase)
 
     def publish(self, networks: Sequence[NetworkResult]) -> None:
-        """Shows the latencies of the networks that the run leaves."""
+        """Show the latencies of the run's networks."""
         for network in networks:
             times = {
                 "published": network.secs,
@@ -187,34 +187,34 @@ class Metrics:
                     self._latency.labels(network.device_class, which).set(secs)
 
     def end(self) -> None:
-        """Shows that the run is over."""
+        """Show that the run has ended."""
         self.enter("ended")
         text = "When the run ended, since 1970; absent before."
         Gauge("fleet_tune_end_timestamp_seconds", text, registry=self._registry).set_to_current_time()
 
     def close(self) -> None:
-        """Stops serving, frees the port, and leaves the last metrics in the folder."""
+        """Write the last metrics into the folder, stop serving, and free the port."""
         if self._folder is not None:
             file = CollectorRegistry()
-            # node_exporter reads the files of many runs, and has metrics of processes of its own.
+            # Labels tell the files of many runs apart; metrics of the process would collide with node_exporter's own.
             file.register(_Labelled(self._registry, {"network": self._run.network, "run": self._run.run}))
-            with contextlib.suppress(OSError):  # the records are what counts
+            with contextlib.suppress(OSError):  # the records matter, this file does not
                 write_to_textfile(str(self._folder / TEXT_FILE), file)
         self._served.close()
 
     def push(self, gateway: str) -> None:
-        """Send the metrics to a push gateway, ``HOST:PORT`` or its URL, in place of those of the network's runs before.
-        Raises OSError where it does not take them."""
+        """Send the metrics to a push gateway, ``HOST:PORT`` or its URL, where they replace the metrics of earlier runs
+        of the network. Raises OSError if the gateway does not take them."""
         grouping = {"network": self._run.network or "module"}
         push_to_gateway(gateway, PUSH_JOB, self._registry, grouping, timeout=_PUSH_SECS)
 
 
 class _RecordQueue(Collector):
-    """Records that came since the last scrape or snapshot. They are counted together, then: one by one, each would find
-    the code and the data of the metrics gone from the caches.
+    """Records that came since the last scrape or snapshot. They are counted together at the next one. Counted one by
+    one, each record would find the metrics' code and data evicted from the caches.
 
     Args:
-        count: counts records, and takes when the last one came, in seconds since 1970.
+        count: counts records. Its second argument is the time of the last one, in seconds since 1970.
     """
 
     def __init__(self, count: Callable[[Sequence[Record], float], None]) -> None:
@@ -229,14 +229,14 @@ class _RecordQueue(Collector):
         self._last_unix_secs = time.time()
 
     def count(self) -> None:
-        """Count what has come."""
+        """Count the records that have come."""
         with self._lock:
             records = [self._coming.popleft() for _ in range(len(self._coming))]
             if records:
                 self._count(records, self._last_unix_secs)
 
     def collect(self) -> Iterator[Metric]:
-        """Count what has come before the other metrics are collected."""
+        """Count the records that have come, before the other metrics are collected."""
         self.count()
         yield from ()
 
@@ -261,9 +261,9 @@ class _TrialMetrics:
         )
 
     def observe(self, measurement: Measurement) -> None:
-        """Counts the measurement of a trial."""
+        """Count the measurement of a trial."""
         self._trials.labels(measurement.outcome.value).inc()
-        # 0 says that the trial did not come so far.
+        # 0: the trial did not reach this stage.
         if measurement.build_secs > 0:
             self._build.observe(measurement.build_secs)
         if measurement.measure_secs > 0:
@@ -278,7 +278,7 @@ class _ThroughputMetrics:
         self._queues = Gauge("fleet_tune_queue_length", "Items that wait, by queue.", ["queue"], registry=registry)
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot."""
+        """Show a snapshot."""
         self._rate.set(progress.records_per_sec)
         _set_all(self._queues, progress.queues)
 
@@ -320,7 +320,7 @@ class _DeviceMetrics:
         )
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot."""
+        """Show a snapshot."""
         _set_all(self._devices, Tally(progress.devices.values()))
         self._changes.inc(progress.device_changes - self._changes_seen)
         self._changes_seen = progress.device_changes
@@ -346,11 +346,11 @@ class _RestartMetrics:
             registry=counted,
         )
         self._seen = dict.fromkeys(ProcessRole, 0)
-        for role in ProcessRole:  # 0 is scraped before the first one, as of trials
+        for role in ProcessRole:  # 0 must be scraped before the first restart, as for trials
             self._restarts.labels(role.value)
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot."""
+        """Show a snapshot."""
         for role, seen in self._seen.items():
             times = progress.restarts.get(role.value, 0)
             self._restarts.labels(role.value).inc(max(0, times - seen))
@@ -358,7 +358,7 @@ class _RestartMetrics:
 
 
 class _TaskMetrics:
-    """Trials and best times of tasks, and of the network that is made of them."""
+    """Trials and best times of tasks, and the estimated time of the network."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["task", "device_class"]
@@ -379,7 +379,7 @@ class _TaskMetrics:
         )
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot."""
+        """Show a snapshot."""
         for task in progress.tasks:
             labels = (task.name, task.device_class)
             self._trials.labels(*labels).set(task.trials)
@@ -405,19 +405,19 @@ class _RuntimeMetrics:
         self._trained: Gauge | None = None
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot."""
+        """Show a snapshot."""
         self._lag.set(progress.loop_lag_secs)
         if self._folder is not None:
             self._store.set(sum(_size(self._folder / name) for name in ("records.db", "records.db-wal")))
         if progress.model_unix_secs is not None:
-            if self._trained is None:  # absent before the first one
+            if self._trained is None:  # the metric is absent before the first model
                 text = "When a cost model was last trained, since 1970; absent before."
                 self._trained = Gauge("fleet_tune_model_timestamp_seconds", text, registry=self._registry)
             self._trained.set(progress.model_unix_secs)
 
 
 class _PredictionMetrics(Collector):
-    """Quality of the predictions, as of each scrape: what changes with every record is not computed for each."""
+    """Quality of the predictions, computed at each scrape instead of after each record."""
 
     def __init__(self) -> None:
         self._quality = PredictionQuality(_LAST_TRIALS)
@@ -425,7 +425,7 @@ class _PredictionMetrics(Collector):
         self._lock = threading.Lock()
 
     def observe(self, record: Record) -> None:
-        """Takes in a record."""
+        """Take in a record."""
         with self._lock:
             self._quality.observe(record)
             self._classes.add(record.task_id.rpartition("@")[2])
@@ -437,7 +437,7 @@ class _PredictionMetrics(Collector):
             "enough.",
             labels=["device_class"],
         )
-        with self._lock:  # not for long: the run waits for it when a record comes
+        with self._lock:  # only for the copy: the run waits for this lock when a record comes
             quality, classes = self._quality.copy(), sorted(self._classes)
         for device_class in classes:
             known = quality.of_class(device_class)
@@ -447,7 +447,7 @@ class _PredictionMetrics(Collector):
 
 
 class _Labelled(Collector):
-    """The metrics of another registry, with more labels on each sample that does not have them."""
+    """The metrics of another registry. Samples get additional labels, unless they have labels of these names."""
 
     def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
         self._registry = registry
@@ -461,7 +461,7 @@ class _Labelled(Collector):
 
 class _WithoutCreated(Collector):
     """The metrics of another registry, without the ``_created`` series that the client library adds to each counter and
-    histogram: a scrape knows the time of a restart without them, and the library's own switch is process-wide."""
+    histogram. Prometheus notices a restart without them. The library's own switch would affect the whole process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -473,7 +473,7 @@ class _WithoutCreated(Collector):
 
 
 def _reached_at(host: str) -> str:
-    """Return the address at which this machine reaches what listens on ``host``."""
+    """Return the address at which this machine reaches a server that listens on ``host``."""
     if host in ("0.0.0.0", ""):
         return LOOPBACK
     if host == "::":
@@ -482,7 +482,7 @@ def _reached_at(host: str) -> str:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file, 0 where there is none."""
+    """Return the size of a file in bytes, 0 if there is none."""
     try:
         return path.stat().st_size
     except OSError:
@@ -490,7 +490,7 @@ def _size(path: Path) -> int:
 
 
 def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:
-    """Sets the children of a gauge with one label; a child that is not among ``values`` any more stays, at 0."""
+    """Set the children of a gauge with one label. A child that is no longer among ``values`` stays, at 0."""
     shown = {label for metric in gauge.collect() for sample in metric.samples for label in sample.labels.values()}
     for label in shown - values.keys():
         gauge.labels(label).set(0)
@@ -506,7 +506,7 @@ def _remove_others(gauge: Gauge, known: Iterable[str]) -> None:
 
 
 def port_error(port: int, error: OSError, host: str = LOOPBACK) -> UserError:
-    """Return the error where a port cannot be served."""
+    """Return the error for a port that cannot be opened."""
     if error.errno == errno.EADDRINUSE:
         return UserError(f"port {port} of {host} is taken by another program", "give another port with --metrics-port")
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

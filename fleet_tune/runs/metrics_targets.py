@@ -1,4 +1,4 @@
-"""Files by which Prometheus finds the runs of a user (``file_sd_configs``): one for each run that serves metrics."""
+"""Files for Prometheus (``file_sd_configs``) that name the runs of a user: one for each run that serves metrics."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def user_targets() -> Path | None:
 
 
 def publish_target(folder: Path, run: str, address: str, labels: Mapping[str, str]) -> Path:
-    """Write the file of a run, and remove those of processes that are gone. Return its path. Raises OSError."""
+    """Write the file of a run, and remove files of processes that are gone. Return its path. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob(f"*{_SUFFIX}"):
         process = _process_of(path)
         if process is not None and not process.is_there():
             path.unlink(missing_ok=True)
     own = HostProcess.of(os.getpid())
-    # Prometheus refuses a file with other fields: the name tells the process.
+    # The process is in the file's name: Prometheus refuses a file with other fields.
     path = folder / f"{run}.{own.pid}.{own.started}.{own.namespace.strip('pid:[]')}{_SUFFIX}"
     write_atomically(path, json.dumps([{"targets": [address], "labels": labels}]).encode(), durable=False)
     return path
 
 
 def _process_of(path: Path) -> HostProcess | None:
-    """Return the process that wrote a file; None for a file of somebody else."""
+    """Return the process that wrote a file. None for a file that no run has written."""
     parts = path.name.removesuffix(_SUFFIX).split(".")
     return HostProcess(int(parts[1]), parts[2], f"pid:[{parts[3]}]") if len(parts) == 4 and parts[1].isdigit() else None

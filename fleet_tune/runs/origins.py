@@ -1,4 +1,4 @@
-"""The origin of records that are measured now on a device."""
+"""The origin of records that a device measures now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet_tune.runs.shared_store.upkeep import versions_now
 
 
 def origin_of(fingerprint: Fingerprint) -> Origin:
-    """The origin of records that are measured now on devices with this fingerprint."""
+    """Return the origin of records that devices with this fingerprint measure now."""
     is_cuda = fingerprint.abstraction.kind == "cuda"
     known = {
         "driver": fingerprint.driver,

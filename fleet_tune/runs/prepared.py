@@ -27,13 +27,13 @@ if TYPE_CHECKING:  # these modules load TVM
 
 @dataclass(frozen=True)
 class Prepared:
-    """A network that is lowered for one or more device classes. Its tasks are not described yet."""
+    """A network that is lowered for one or more device classes. Its tasks have no sketches yet."""
 
     network: Network
     prints: Mapping[str, Fingerprint]
     """The fingerprint of each device class, by the name of the class."""
     lowered: Mapping[str, LoweredNetwork]
-    """The network of each device class, with its tasks."""
+    """The lowered network of each device class, with its tasks."""
     here: frozenset[str]
     """Names of the device classes that this machine belongs to."""
     devices: Mapping[str, tuple[DeviceConfig, ...]]
@@ -41,18 +41,18 @@ class Prepared:
     left_out: tuple[SkippedPart, ...] = ()
     """Parts of the network that the run does without."""
     expected: tuple[Array, ...] | None = None
-    """Outputs of the network's framework on the example inputs; None before they are known."""
+    """Outputs of the network's framework on the example inputs. None before they are known."""
     other_extents: OtherExtents | None = None
-    """The network in its framework at other extents of its dynamic dimension; None before they are known."""
+    """Inputs and framework outputs at other extents of the dynamic dimensions. None before they are known."""
     errors: Mapping[str, OutputErrors] = field(default_factory=dict)
-    """Errors of the untuned network of each device class, where it was compared."""
+    """Errors of the untuned network of each device class for which it was compared with the framework."""
     untuned_secs: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of a run of that network on one core of this machine, by class. Classes whose untuned network would be
-    published in another form have none."""
+    """Seconds of a run of the untuned network on one core of this machine, by class. Missing for classes whose untuned
+    network was not compared here or would be published in another form."""
     found: StoreLookup | None = None
-    """Records of the tasks in the shared store; None in a run without one."""
+    """Records of the tasks in the shared store. None in a run without a shared store."""
     priors: Mapping[str, TransferPrior] = field(default_factory=dict)
-    """The cost models that the searches of a device class start from."""
+    """The source of the cost models from which the searches of a device class start, by class."""
 
     @property
     def origins(self) -> dict[str, Origin]:
@@ -79,7 +79,7 @@ class Prepared:
         return {} if self.found is None else self.found.reasons
 
     def with_classes(self, other: Prepared) -> Prepared:
-        """Add the device classes of ``other``, which is the same network."""
+        """Add the device classes of ``other``, a preparation of the same network."""
         found = self.found
         if other.found is not None:
             found = other.found if found is None else found.with_class(other.found)
@@ -97,7 +97,8 @@ class Prepared:
         )
 
     def with_found(self, found: StoreLookup) -> Prepared:
-        """Add what the shared store has of the tasks, and to the tasks the sketches of it that no rule makes."""
+        """Add the result of the look-up in the shared store. Each task also gets the sketches of the store that no rule
+        makes, at most ``MOST_IMPORTED``."""
         lowered = {
             name: dataclasses.replace(
                 of_class,
@@ -111,28 +112,28 @@ class Prepared:
         return dataclasses.replace(self, lowered=lowered, found=found)
 
     def with_prior(self, prior: TransferPrior | None) -> Prepared:
-        """Start the searches of all classes from this prior."""
+        """Use this prior for the searches of all classes. None changes nothing."""
         return self if prior is None else dataclasses.replace(self, priors=dict.fromkeys(self.prints, prior))
 
     def with_left_out(self, *parts: SkippedPart) -> Prepared:
-        """Add parts that the run does without, before those that are known."""
+        """Add parts that the run does without, before the parts that are known already."""
         return dataclasses.replace(self, left_out=(*parts, *self.left_out))
 
     @property
     def first_prior(self) -> TransferPrior | None:
-        """The prior of the classes that were there first."""
+        """The prior of the class that was there first. None if there is none."""
         return next(iter(self.priors.values()), None)
 
     def transferred(self, tasks: Sequence[SearchTask]) -> Transferred | None:
-        """Summarize what ``tasks`` have learned from the first prior; None where they have learned nothing."""
+        """Summarize what ``tasks`` have learned from the first prior. None if they have learned nothing."""
         prior = self.first_prior
         others = tasks if self.found is None else self.found.without_prior(tasks)
         learning = [entry for entry in others if self.priors.get(entry.task.device_class.name) is prior]
         return None if prior is None or not learning else prior.summary(learning)
 
     def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
-        """The first device of a class that is in use and works, by its last known state, one that was lost only where
-        there is no other; None without one."""
+        """Return the first device of a class that is in use and not quarantined, by its last known state. A device that
+        was lost is returned only if there is no other. None if there is no such device."""
 
         def state(config: DeviceConfig) -> DeviceState:
             return states.get(config.name, DeviceState())

@@ -1,4 +1,4 @@
-"""The last snapshot of a run in its output folder, for other processes."""
+"""File with the last snapshot of a run in its output folder, for other processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SavedProgress:
-    """A snapshot as it is kept, without tasks: those are in the records."""
+    """A snapshot as the file keeps it: without tasks, which are in the records."""
 
     unix_secs: float
     """When it was written, in seconds since 1970."""
@@ -29,7 +29,7 @@ class SavedProgress:
 
 
 class ProgressFile:
-    """Writes the snapshots of a run, at most one a second and each new phase.
+    """Writes the snapshots of a run: at most one a second, and one at each new phase.
 
     Args:
         folder: output folder of the run.
@@ -41,7 +41,7 @@ class ProgressFile:
         self._written = SavedProgress(0.0, Progress("", 0.0, None, None, 0, 0, {}, 0.0, {}, {}, ()))
 
     def write(self, progress: Progress) -> None:
-        """Write a snapshot. A file that cannot be written is not worth a run: it is told to the debug log."""
+        """Write a snapshot. An error of writing does not end the run: it goes to the debug log."""
         now, before = self._clock(), self._written
         if progress.phase == before.progress.phase and 0.0 <= now - before.unix_secs < _EVERY_SECS:
             return
@@ -52,20 +52,20 @@ class ProgressFile:
             _LOG.debug("%s cannot be written: %s", self._path, error)
 
     def close(self) -> None:
-        """Remove the file: a run that has ended does nothing now."""
+        """Remove the file: it would show work that has ended."""
         remove_progress(self._path.parent)
 
 
 def remove_progress(folder: Path) -> None:
-    """Remove what a run has written into this folder, also one that was killed meanwhile. A file that cannot be removed
-    stays."""
+    """Remove the progress files from this folder, also partial files of a run that was killed. A file that cannot be
+    removed stays."""
     for file in (folder / PROGRESS_FILE, *folder.glob(f".{PROGRESS_FILE}.*.part")):
         with contextlib.suppress(OSError):
             file.unlink()
 
 
 def saved_progress(folder: Path) -> SavedProgress | None:
-    """Return the last snapshot of the run with this output folder; None without one that this version can read."""
+    """Return the last snapshot of the run with this output folder. None if there is none that this version can read."""
     try:
         return msgspec.json.decode((folder / PROGRESS_FILE).read_bytes(), type=SavedProgress)
     except (OSError, ValueError):

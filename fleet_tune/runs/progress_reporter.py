@@ -28,9 +28,9 @@ class ProgressReporter:
 
     Args:
         limits: when the run ends.
-        on_progress: is called with every snapshot. What it raises is logged once, and ends nothing.
-        companions: those are told the snapshots of the tuning too.
-        file: keeps the snapshots for other processes; None: nothing does.
+        on_progress: is called with every snapshot. Only its first error is logged; an error does not end the run.
+        companions: get the snapshots of the tuning, and each phase, too.
+        file: keeps the snapshots for other processes. None if they are not kept.
     """
 
     def __init__(
@@ -42,14 +42,13 @@ class ProgressReporter:
     ) -> None:
         self.started = time.monotonic()
         self.last: Progress | None = None
-        """The last snapshot of the tuning, or of what follows it; None before the tuning begins."""
+        """The last snapshot of the tuning or of the steps after it. None before the tuning begins."""
         self.syncs_with = ""
-        """Name of the team's store while its first synchronization goes on."""
+        """Name of the team's store during its first synchronization; empty otherwise."""
         self.finishing_secs: float | None = None
-        """Expected seconds between the end of the time budget and that of the command; None while they are not
-        known."""
+        """Expected seconds from the end of the time budget to the end of the command. None while not known."""
         self.tuning_began: float | None = None
-        """Second of the run at which its tuning began; None before the first snapshot."""
+        """Seconds from the start of the run to the start of its tuning. None before the first snapshot."""
         self._limits = limits
         self._on_progress = on_progress
         self._companions = companions
@@ -68,7 +67,7 @@ class ProgressReporter:
             self._file.close()
 
     def announce(self, waits_for: str = "") -> None:
-        """Report that the run has not begun to tune, and what it waits for, if anything."""
+        """Report that the run has not begun to tune yet. ``waits_for``: what it waits for; empty for nothing."""
         self._waits_for = waits_for
         self._announce(waits_for)
 
@@ -76,12 +75,12 @@ class ProgressReporter:
         doing = waits_for or ACTIVITY.text or "importing the network, starting the devices"
         if self.syncs_with:
             doing += f", synchronizing the store {self.syncs_with}"
-        # The time budget counts from the begin of the tuning.
+        # The time budget counts from the start of the tuning.
         begun = (self.elapsed_secs, None, self._limits.trials)
         self._pass_on(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
 
     async def announce_waiting(self) -> None:
-        """Repeat what the run does or waits for, with the time that has passed, until cancelled."""
+        """Report again and again what the run does or waits for, with the elapsed time, until cancelled."""
         while True:
             await asyncio.sleep(PROGRESS_SECS)
             self._announce(self._waits_for or _waits())
@@ -101,11 +100,11 @@ class ProgressReporter:
         await self._report(session.last_progress())
 
     async def _report(self, snapshot: Awaitable[Progress]) -> None:
-        with contextlib.suppress(FleetTuneError):  # records raise the error of a scheduler that is gone
+        with contextlib.suppress(FleetTuneError):  # the stream of records raises the error of a lost scheduler
             self.update(await snapshot)
 
     def update(self, progress: Progress) -> None:
-        """Report this snapshot, which counts from the begin of the tuning."""
+        """Report this snapshot, whose times count from the start of the tuning."""
         if self.tuning_began is None:
             self.tuning_began = max(0.0, self.elapsed_secs - progress.elapsed_secs)
         progress = progress.later(self.tuning_began)
@@ -118,8 +117,8 @@ class ProgressReporter:
         self._pass_on(progress)
 
     def show(self, phase: str, compiling: CompileProgress | None = None) -> None:
-        """Report the last snapshot with another phase, and with the progress of compiling: after the tuning there are
-        no actors to ask."""
+        """Report the last snapshot with another phase and the progress of compiling. After the tuning there are no
+        actors that could be asked for a snapshot."""
         if self.last is None:
             return
         self._enter(phase)
@@ -131,13 +130,13 @@ class ProgressReporter:
         self._pass_on(self.last)
 
     async def show_compiling(self, compiling: CompileProgress, phase: str = "compiling") -> None:
-        """Report the progress after the tuning until cancelled."""
+        """Report the progress of compiling until cancelled."""
         while True:
             await asyncio.sleep(PROGRESS_SECS)
             self.show(phase, compiling)
 
     async def show_waits(self) -> None:
-        """Show what this command waits for after the tuning, until cancelled."""
+        """Report what this command waits for after the tuning, until cancelled."""
         while True:
             await asyncio.sleep(PROGRESS_SECS)
             waits = _waits()
@@ -151,7 +150,7 @@ class ProgressReporter:
             return
         try:
             self._on_progress(progress)
-        except Exception:  # the caller's own, such as a server of experiments that is away for a moment
+        except Exception:  # an error of the caller's code, say an experiment server that is not reachable for a moment
             if not self._callback_failed:
                 _LOG.exception("the progress callback failed: the run goes on, and calls it with each snapshot")
             self._callback_failed = True
@@ -161,11 +160,11 @@ class ProgressReporter:
             companion.on_phase(phase)
 
     def compile_progress(self) -> CompileProgress:
-        """Progress of compiling, which goes on from the last snapshot."""
+        """Return the progress of compiling, which continues the time and the notices of the last snapshot."""
         return CompileProgress(self.elapsed_secs, () if self.last is None else self.last.notices)
 
     def warn(self, text: str) -> None:
-        """Add a notice to the last snapshot; a run without one only logs it."""
+        """Add a notice to the last snapshot. A run without a snapshot only logs it."""
         if self.last is None:
             _LOG.warning("%s", text)
             return
@@ -175,5 +174,5 @@ class ProgressReporter:
 
 
 def _waits() -> str:
-    """The waits of this command in words; empty for none."""
+    """Return what this command waits for, in words; empty if it waits for nothing."""
     return " and ".join(f"waits for {wait.text_so_far}" for wait in WAITS.waits)

@@ -14,6 +14,6 @@ class Published:
 
     tuned: Tuned
     networks: tuple[NetworkResult, ...]
-    """One result for each device class; empty where nothing was compiled."""
+    """One result for each device class. Empty if nothing was compiled."""
     progress: Progress | None
-    """The last snapshot, with what was stored while networks were compiled."""
+    """The last snapshot, with the records that were stored while networks were compiled."""

@@ -1,8 +1,9 @@
 """One run, from its request to its result: it is prepared, tuned and published.
 
-Each step is a function that makes a value of the one before it: :class:`~fleet_tune.runs.prepared.Prepared`,
-:class:`~fleet_tune.runs.tuned.Tuned`, :class:`~fleet_tune.runs.published.Published`. What goes along with the steps is
-a :class:`~fleet_tune.runs.companion.Companion`.
+Each step is a function that takes the value of the step before and returns the next one:
+:class:`~fleet_tune.runs.prepared.Prepared`, :class:`~fleet_tune.runs.tuned.Tuned`,
+:class:`~fleet_tune.runs.published.Published`. Work that accompanies the steps is a
+:class:`~fleet_tune.runs.companion.Companion`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class FinishedRun:
 
     result: TuneResult
     published: Published | None
-    """The last value of the run; None where a signal came before the tuning began."""
+    """The last value of the run. None if a signal came before the tuning began."""
 
 
 async def run(
@@ -65,17 +66,17 @@ async def run(
     follows_fleet: bool = True,
     companions: Sequence[Companion] = (),
 ) -> FinishedRun:
-    """Prepare, tune and publish a network. A signal ends the run early, with what is there by then.
+    """Prepare, tune and publish a network. A signal ends the run early, with the results so far.
 
     Args:
-        request: what is asked for.
+        request: the request.
         on_progress: is called with a snapshot about twice a second.
         on_record: is awaited for each record of this run once it is durable.
-        traces: give ``on_record`` the traces of the candidates too.
-        follows_fleet: let devices and machines come and go while the run goes on.
-        companions: go along with the run, beside its own.
+        traces: the records for ``on_record`` contain the traces of the candidates.
+        follows_fleet: let devices and machines join and leave during the run.
+        companions: accompany the run, in addition to its own companions.
 
-    Raises UserError for what the caller can mend, and KeyboardInterrupt as usual for a second signal.
+    Raises UserError for problems that the caller can correct. A second SIGINT raises KeyboardInterrupt as usual.
     """
     method_of(request.method)
     check_library(request.fleet)
@@ -121,14 +122,14 @@ def _context(
 async def _take_steps(
     context: RunContext, stack: contextlib.AsyncExitStack, on_record: OnRecord | None, traces: bool
 ) -> FinishedRun:
-    """Prepare, tune and publish. What is started is closed with the ``stack``."""
+    """Prepare, tune and publish. Everything that is started is closed with the ``stack``."""
     prepared: Prepared | None = None
     published: Published | None = None
     with contextlib.suppress(RunInterruptedError):
         # Its process loads TVM while Ray starts.
         lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
-        # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
-        # forked them.
+        # In this thread and before any other thread starts: Ray forks its processes here, and they end with the thread
+        # that forked them.
         cluster = await _connected(context, stack)
         async with beside(_fail_when_lost(cluster, context.interruption)):
             context = await _with_listed_boards(context)
@@ -144,7 +145,7 @@ async def _take_steps(
                 tuned = await settle(context, prepared, hosts, lowering)
             else:
                 tuned = await tune(context, prepared, hosts, lowering, on_record, traces)
-        # What follows needs the cluster for its turns at most: its loss does not matter any more.
+        # Publishing needs the cluster for its turns at most: a loss of the cluster does not matter any more.
         from fleet_tune.runs.publishing.publishing import publish
 
         published = await publish(context, tuned, hosts)
@@ -152,8 +153,8 @@ async def _take_steps(
 
 
 async def _connected(context: RunContext, stack: contextlib.AsyncExitStack) -> Cluster:
-    """Connect until the stack is closed. Raises RunInterruptedError where a signal comes meanwhile."""
-    await asyncio.sleep(0)  # for the handler of a signal that came by now
+    """Connect to the cluster until the stack is closed. Raises RunInterruptedError if a signal comes meanwhile."""
+    await asyncio.sleep(0)  # lets the handler of a signal that has come run
     if context.interruption.came:
         raise RunInterruptedError
     try:
@@ -195,8 +196,8 @@ def _start_hosts(context: RunContext, cluster: Cluster) -> asyncio.Future[RunHos
 
 
 def _result(context: RunContext, prepared: Prepared | None, published: Published | None) -> TuneResult:
-    """The result of a run that is over. A run that was interrupted before its tuning began has nothing published, and
-    may have nothing prepared."""
+    """Return the result of a run that is over. ``published`` is None if the run was interrupted before its tuning
+    began; ``prepared`` may be None then too."""
     last = None if published is None else published.progress
     if published is not None:
         prepared = published.tuned.prepared

@@ -14,8 +14,8 @@ from fleet_tune.base.stages import DURATION_BOUNDS, DurationHistogram, StageProg
 
 
 class StageMetrics(Collector):
-    """Shows the last snapshot of the stages. The scheduler counts them: its next process begins at 0, as any counter of
-    a process."""
+    """Shows the last snapshot of the stages. The scheduler's process counts; if it is started again, the counts begin
+    at 0, like any counter of a restarted process."""
 
     def __init__(self) -> None:
         self._stages: Mapping[str, StageProgress] = {}
@@ -25,7 +25,7 @@ class StageMetrics(Collector):
         self._stages = progress.stages
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as a scrape asks for them."""
+        """Yield the metrics for a scrape."""
         count = CounterMetricFamily(
             "fleet_tune_stage_candidates", "Candidates of each stage, by what happened.", labels=["stage", "event"]
         )
@@ -46,6 +46,6 @@ class StageMetrics(Collector):
 
 
 def _buckets(histogram: DurationHistogram) -> list[tuple[str, float]]:
-    """Return the cumulative counts by upper bound."""
+    """Return the cumulative count of each upper bound."""
     bounds = [*map(str, DURATION_BOUNDS), "+Inf"]
     return list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))

@@ -1,4 +1,4 @@
-"""The second value of a run: its tasks as they were searched, and the state in which the tuning ended."""
+"""The second value of a run: its tasks as they were searched, and the state at the end of the tuning."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class Tuned:
     """A network whose tasks are tuned, or that needed no trial."""
 
     prepared: Prepared
-    """The network with all device classes that took part."""
+    """The network, with all device classes that took part."""
     tasks: tuple[SearchTask, ...]
-    """The tasks that can be compiled from records, in the order of the network. In a run without trials only
-    those over dynamic rows have sketches: there a task is described when it needs a first choice after all."""
+    """The tasks that can be compiled from records, in the order of the network. In a run without trials only tasks over
+    dynamic rows have sketches; another task is described only if it turns out to need a first choice."""
     left_out: tuple[SkippedPart, ...] = ()
-    """Parts that the run does without: those of ``prepared``, and those found when tasks were described."""
+    """Parts that the run does without: the parts of ``prepared``, and the parts found when tasks were described."""
     is_complete: bool = True
-    """False where a signal came before every task was described."""
+    """False if a signal came before every task was described."""
     progress: Progress | None = None
-    """The last snapshot of the tuning; None where there was none."""
+    """The last snapshot of the tuning. None if there was none."""
     tried: frozenset[str] = frozenset()
     """Ids of the tasks that had trials."""
 
     @property
     def transferred(self) -> Transferred | None:
-        """Summary of what the searches have learned before their first trial."""
+        """Summary of what the searches learned before their first trial. None if they learned nothing."""
         return self.prepared.transferred(self.tasks)

@@ -31,8 +31,8 @@ _LOOK_SECS = 0.5
 
 @dataclass(frozen=True)
 class FleetScaleRequest:
-    """``run``: with all devices of the fleet; each count has an output folder of its own, which nobody keeps.
-    ``devices``: how many at a time; ``secs``: how long each count is watched."""
+    """``run``: a run on all devices of the fleet; each count gets a temporary output folder instead. ``devices``: the
+    counts of devices; ``secs``: seconds for which each count is measured."""
 
     run: RunRequest
     devices: tuple[int, ...]
@@ -51,9 +51,9 @@ def fleet_scale_request(
     shapes_weights: str | None = None,
     trust_model: bool = False,
 ) -> FleetScaleRequest:
-    """Checks what a user asks for. ``fleet``: the path of a fleet file, whose trackers are asked for their boards.
-    ``devices``: counts, as ``1,2,4``; the rest: as of :func:`fleet_tune.base.config.request.run_request`. Raises
-    :class:`RequestError`, :class:`FleetFileError`."""
+    """Check the request of a user, and return it. ``fleet``: the path of a fleet file, whose trackers are asked for
+    their boards. ``devices``: counts, as ``1,2,4``. The other arguments are those of
+    :func:`fleet_tune.base.config.request.run_request`. Raises :class:`RequestError`, :class:`FleetFileError`."""
     asked, secs = counts(devices), seconds("the time for each count", secs, "--seconds")
     config = with_boards(load_fleet(path("a fleet file", fleet, "--fleet")))
     there = len(config.devices)
@@ -79,13 +79,13 @@ def fleet_scale_request(
 
 
 def part(fleet: FleetConfig, count: int) -> FleetConfig:
-    """Return so many devices of the fleet, of each kind (its class, or else its target) one after the other, in their
-    order."""
+    """Return the fleet with ``count`` of its devices. They are taken from each kind (same device class, or else same
+    target) in turn, in the order of the fleet."""
     kinds: dict[str, list[str]] = {}
     for device in fleet.devices:
         kinds.setdefault(_kind(device), []).append(device.name)
     in_turn = [name for name in chain(*zip_longest(*kinds.values())) if name is not None]
-    # Of a tracker's boards there are those that were listed, and no others.
+    # Of the boards of a tracker, only those listed so far take part.
     return fleet.only(in_turn[:count]).model_copy(update={"all_of_a_key": ()})
 
 
@@ -96,8 +96,8 @@ def _kind(device: DeviceConfig) -> str:
 def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None]) -> list[FleetUsage]:
     """Tune the network on parts of the fleet and return the use of each, in the order of the request.
 
-    ``on_count`` is told each count when its run starts. Raises KeyboardInterrupt after a signal, :class:`RequestError`
-    if a device does not answer or the network has too little to tune, and as runs do.
+    ``on_count`` is called with each count when its run starts. Raises KeyboardInterrupt after a signal,
+    :class:`RequestError` if a device does not answer or the network has too little to tune, and the errors of runs.
     """
     uses = []
     for count in request.devices:
@@ -118,12 +118,12 @@ class _FleetMeter(Companion):
 
     def __init__(self, fleet: FleetConfig, secs: float) -> None:
         self.usage: asyncio.Future[FleetUsage | None] = asyncio.get_running_loop().create_future()
-        """The result; None where a signal came."""
+        """The result; None after a signal."""
         self._fleet = fleet
         self._secs = secs
 
     async def during(self, tuning: OngoingTuning) -> None:
-        """Measure for the given time. A tuning that ends before is an error."""
+        """Measure for the given time. It is an error if the tuning ends earlier."""
         try:
             _check_all_answer(self._fleet, tuning.session.members())
             self.usage.set_result(await _watched(tuning.session, self._secs))
@@ -139,7 +139,7 @@ class _FleetMeter(Companion):
 
 
 async def _played(request: RunRequest, secs: float) -> FleetUsage | None:
-    """Run until the devices are measured. None where a signal came."""
+    """Run until the devices are measured, and return their use. None after a signal."""
     meter = _FleetMeter(request.fleet, secs)
     running = asyncio.ensure_future(run(request, follows_fleet=False, companions=[meter]))
     try:
@@ -165,7 +165,7 @@ def _check_all_answer(fleet: FleetConfig, members: Mapping[str, tuple[DeviceConf
 
 
 async def _watched(session: TuningSession, secs: float) -> FleetUsage:
-    """From some seconds after the first trial on."""
+    """Return the use of the devices in ``secs`` seconds, which begin :data:`WARM_UP_SECS` after the first trial."""
     while not (await session.progress()).new_trials:
         await asyncio.sleep(_LOOK_SECS)
     await asyncio.sleep(WARM_UP_SECS)

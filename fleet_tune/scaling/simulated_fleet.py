@@ -24,9 +24,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """``devices``: how many at a time. ``candidate_secs``, ``build_secs``: what these take; ``faults``: share of
-    candidates that crash; ``secs``: how long each count is watched. ``address``: of a Ray cluster, None for an embedded
-    one."""
+    """``devices``: the counts of devices. ``candidate_secs``, ``build_secs``: seconds of a candidate and of a build;
+    ``faults``: share of candidates that crash; ``secs``: seconds for which each count is measured. ``address``: that of
+    a Ray cluster, None for an embedded one."""
 
     devices: tuple[int, ...]
     candidate_secs: float
@@ -49,7 +49,7 @@ def scale_request(
     secs: float,
     address: str | None = None,
 ) -> ScaleRequest:
-    """Checks what a user asks for. ``devices``: counts, as ``1,2,4``. Raises :class:`RequestError`."""
+    """Check the request of a user, and return it. ``devices``: counts, as ``1,2,4``. Raises :class:`RequestError`."""
     request = ScaleRequest(
         devices=counts(devices),
         candidate_secs=seconds("what a candidate takes", candidate_secs, "--candidate"),
@@ -67,7 +67,7 @@ def scale_request(
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """The numbers of ``1,2,4``. Raises :class:`RequestError`."""
+    """Return the numbers of ``1,2,4``. Raises :class:`RequestError`."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if not re.fullmatch(r"[0-9]{1,18}", part) or not 1 <= int(part) <= MOST_DEVICES:
@@ -80,10 +80,10 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[FleetUsage]:
-    """Run fleets of so many devices and return the use of each, in the order of the request.
+    """Run a fleet of each count of devices, and return the use of each fleet, in the order of the request.
 
-    ``on_count`` is told each count when its fleet starts. Raises ClusterError if the cluster cannot be reached, or is
-    lost.
+    ``on_count`` is called with each count when its fleet starts. Raises ClusterError if the cluster cannot be reached,
+    or is lost.
     """
     with connected(request.address) as cluster:
 
@@ -99,7 +99,7 @@ def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[
 
 
 async def _while_it_lasts(cluster: Cluster, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of ``work``. Raises ClusterError as soon as the cluster is lost: Ray takes a minute to say so."""
+    """Return the result of ``work``. Raises ClusterError as soon as the cluster is lost. Ray itself takes a minute."""
     working, losing = asyncio.create_task(work), asyncio.create_task(cluster.lost())
     try:
         await asyncio.wait([working, losing], return_when=asyncio.FIRST_COMPLETED)

@@ -25,8 +25,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 @dataclass(frozen=True)
 class StoreKey:
-    """``records``: that it has added, ``most_records``: that it may, None for any number; ``connections``: at a time,
-    None for any number."""
+    """``records``: number of records in the store that the key added; ``most_records``: number that it may add, None
+    for any number; ``connections``: number of connections that it may have at a time, None for any number."""
 
     name: str
     records: int
@@ -35,7 +35,7 @@ class StoreKey:
 
 
 def make_database(folder: ServerFolder) -> None:
-    """Make the database of a server with its tables, if they are missing. Nobody comes in without a key."""
+    """Make the database of a server with its tables, if they are missing. Nobody can connect without a key."""
     with _owner(folder, "postgres") as connection:
         if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone():
             connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -44,7 +44,7 @@ def make_database(folder: ServerFolder) -> None:
 
 
 def put_key(folder: ServerFolder, name: str, most_records: int | None, connections: int | None) -> Path:
-    """Make a key, or change the limits of one; its file. Raises :class:`ServerError`."""
+    """Make a key, or change its limits. Return its file. Raises :class:`ServerError`."""
     from psycopg import sql
 
     if not _NAME.fullmatch(name) or name in (OWNER, "postgres", "public") or name.startswith("pg_"):
@@ -67,14 +67,15 @@ def put_key(folder: ServerFolder, name: str, most_records: int | None, connectio
 
 
 def remove_key(folder: ServerFolder, name: str) -> None:
-    """Remove a key: nobody comes in with it any more; its records stay. Raises :class:`ServerError`."""
+    """Remove a key: nobody can connect with it any more; its records stay. Raises :class:`ServerError`."""
     from psycopg import sql
 
     role = sql.Identifier(name)
     with _owner(folder, DATABASE) as connection:
         if name == OWNER or not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone():
             raise ServerError(f"there is no key {name}", "'fleet-tune store keys' lists them")
-        # At once, for no session to begin behind the ones that are ended; these are known by their role, while it is.
+        # Before the sessions are ended, so that no new one begins meanwhile. Sessions are found by their role, which
+        # must therefore still exist.
         connection.execute(sql.SQL("ALTER ROLE {} NOLOGIN").format(role))
         _end_sessions(connection, name)
         with connection.transaction():
@@ -85,7 +86,7 @@ def remove_key(folder: ServerFolder, name: str) -> None:
 
 
 def _end_sessions(connection: psycopg.Connection[Any], name: str) -> None:
-    """End the sessions of a role. They are over when this returns, or were asked to end long ago."""
+    """End the sessions of a role, and wait until they are over, for :data:`_END_SECS` at most."""
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
     deadline = time.monotonic() + _END_SECS
     while connection.execute(query, (name,)).fetchall() and time.monotonic() < deadline:
@@ -93,7 +94,7 @@ def _end_sessions(connection: psycopg.Connection[Any], name: str) -> None:
 
 
 def keys(folder: ServerFolder) -> list[StoreKey]:
-    """The keys by name. Raises :class:`ServerError`."""
+    """Return the keys, sorted by name. Raises :class:`ServerError`."""
     query = (
         f"SELECT rolname, (SELECT count(*) FROM fleet_tune.records WHERE added_by = rolname AND {IS_THERE}),"
         " (SELECT records FROM fleet_tune.quotas WHERE role = rolname), rolconnlimit"
@@ -106,7 +107,7 @@ def keys(folder: ServerFolder) -> list[StoreKey]:
 
 @contextmanager
 def _owner(folder: ServerFolder, database: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection as who owns the tables. Raises :class:`ServerError` where the server does not run."""
+    """Connect as the owner of the tables. Raises :class:`ServerError` if the server does not run."""
     import psycopg
 
     address = folder.key_of(OWNER).rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""The process of a team's PostgreSQL server: started, waited for, and ended with ours."""
+"""The process of a team's PostgreSQL server, which ends with this process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ LOG = "server.log"
 
 
 class PostgresServer:
-    """A running server of ``folder``, made where there is none, which listens at ``bind`` (and on 127.0.0.1) and
-    ``port``. ``host``: by which name others reach it. Ends when the block is left, or when this process is killed.
+    """A running server of ``folder``, which is made if there is none. It listens on ``port`` of ``bind`` and of
+    127.0.0.1. ``host``: the name by which others reach it; empty: ``bind``. The server ends when the block is left, or
+    when this process is killed.
 
-    Raises :class:`ServerError` where PostgreSQL is missing or does not start, or the folder is served already,
+    Raises :class:`ServerError` if PostgreSQL is missing or does not start, or the folder is served already,
     :class:`RequestError` without psycopg.
     """
 
@@ -55,14 +56,14 @@ class PostgresServer:
         settings = {
             "listen_addresses": bind if bind in ("127.0.0.1", "*", "0.0.0.0") else f"127.0.0.1,{bind}",
             "port": str(port),
-            "unix_socket_directories": "",  # their paths may be too long, and nobody needs one
+            "unix_socket_directories": "",  # none: their paths may be too long, and nobody needs one
             "ssl": "on" if self.folder.encrypts else "off",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         ours = os.getpid()
 
         def with_parent() -> None:
-            """SIGINT is PostgreSQL's fast shutdown."""
+            """Have the server get SIGINT, PostgreSQL's fast shutdown, when this process ends."""
             end_with_parent(signal.SIGINT)
             if os.getppid() != ours:
                 os._exit(0)
@@ -75,7 +76,7 @@ class PostgresServer:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                start_new_session=True,  # Ctrl-C is for us, who tell it
+                start_new_session=True,  # Ctrl-C reaches this process alone, which ends the server
                 preexec_fn=with_parent,
                 **kept,
             )
@@ -88,7 +89,7 @@ class PostgresServer:
             try:
                 TeamStore.probe(address)
                 return
-            except RecordStoreError as error:  # a refusal is of another server at this port
+            except RecordStoreError as error:  # a refusal comes from another server at this port
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise ServerError(
                         f"PostgreSQL does not start: {self._last_line()}", f"look at {self._log}"
@@ -104,12 +105,12 @@ class PostgresServer:
         return self._process.wait()
 
     def ask_to_end(self) -> None:
-        """Have it end, for :meth:`wait` to return: also in a signal handler."""
+        """Ask the server to end, so that :meth:`wait` returns. May be called in a signal handler."""
         if self._process.returncode is None:
             os.kill(self._process.pid, signal.SIGINT)
 
     def close(self) -> None:
-        """End it: what is committed is safe. May be called twice."""
+        """End the server. Committed records are safe. May be called twice."""
         self._held.close()
 
     def _end(self) -> None:
@@ -118,7 +119,7 @@ class PostgresServer:
             try:
                 self._process.wait(_END_SECS)
             except subprocess.TimeoutExpired:
-                self._process.send_signal(signal.SIGQUIT)  # at once; it recovers at its next start
+                self._process.send_signal(signal.SIGQUIT)  # ends at once, and recovers at its next start
                 self._process.wait()
 
     def __enter__(self) -> Self:

@@ -36,7 +36,7 @@ _MAKING = ".making-"
 LOCK = "lock"
 _OURS = ("keys", "server.json", LOCK)
 
-# Who owns the tables comes from this machine only; everybody else with a key, to this database only.
+# The owner of the tables connects from this machine only. Every other key is accepted for this database only.
 _ACCESS = f"""\
 host all {OWNER} 127.0.0.1/32 scram-sha-256
 host all {OWNER} ::1/128 scram-sha-256
@@ -47,7 +47,8 @@ host {DATABASE} all all scram-sha-256
 
 @dataclass(frozen=True)
 class PostgresUser:
-    """The user that runs PostgreSQL's programs, which refuse to run as root. ``user``: None for the present one."""
+    """The user that runs PostgreSQL's programs, which refuse to run as root. ``user``: its name, None for the present
+    user."""
 
     user: str | None
 
@@ -67,7 +68,7 @@ class PostgresUser:
 
 
 def postgres_user() -> PostgresUser:
-    """Return the present user, or one without rights if that is root. Raises :class:`ServerError` if there is none."""
+    """Return the present user, or an unprivileged one if that is root. Raises :class:`ServerError` if there is none."""
     if os.geteuid() != 0:
         return PostgresUser(None)
     for name in _USERS:
@@ -78,8 +79,8 @@ def postgres_user() -> PostgresUser:
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs: of :data:`POSTGRES_VARIABLE`, of the newest that Debian has
-    installed, or of PATH. Raises :class:`ServerError` if there are none."""
+    """Return the folder of PostgreSQL's programs: the one that :data:`POSTGRES_VARIABLE` names, else that of the newest
+    Debian package, else one in PATH. Raises :class:`ServerError` if there are none."""
     named = os.environ.get(POSTGRES_VARIABLE)
     places = [Path(named)] if named else _installed()
     for place in places:
@@ -99,7 +100,7 @@ def _installed() -> list[Path]:
 
 
 class ServerFolder:
-    """``path``: what a server keeps. ``data`` is PostgreSQL's, ``keys`` has a file for each key, of mode 600."""
+    """The folder ``path`` of a server. ``data`` belongs to PostgreSQL; ``keys`` has a file of mode 600 for each key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,7 +114,7 @@ class ServerFolder:
         return (self.data / "PG_VERSION").is_file()
 
     def prepare(self) -> None:
-        """Make the folder where it is missing. Raises :class:`ServerError` where it is of something else."""
+        """Make the folder if it is missing. Raises :class:`ServerError` if it has other files and no server."""
         with _told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             left = {*self._left_over()}
@@ -122,7 +123,7 @@ class ServerFolder:
                 raise ServerError(f"{self.path} has other files and no server", "give an empty folder, or a new one")
 
     def take(self) -> int:
-        """Take what one process serves at a time; the descriptor for :func:`release_lock`. Raises
+        """Lock the folder, which one process serves at a time. Return the descriptor for :func:`release_lock`. Raises
         :class:`ServerError`."""
         try:
             with _told(self.path):
@@ -137,8 +138,8 @@ class ServerFolder:
         return [*self.path.glob(f"{_MAKING}*"), *self.path.glob(f".{self._about.name}.*.part")]
 
     def make(self, by: PostgresUser, binaries: Path) -> None:
-        """Make the server where there is none, all of it or nothing; whoever calls it has taken the folder. Raises
-        :class:`ServerError`."""
+        """Make the server if there is none, as a whole or not at all. The caller has locked the folder (:meth:`take`).
+        Raises :class:`ServerError`."""
         for each in self._left_over():
             if each.is_dir():
                 shutil.rmtree(each, ignore_errors=True)
@@ -165,7 +166,7 @@ class ServerFolder:
                 os.rename(making / "data", self.data)
 
     def _run(self, command: Sequence[str], by: PostgresUser) -> None:
-        # With what it starts it is a group of its own: all of it has ended before the folder that it writes is removed.
+        # The command and its children are a process group: all of them end before the folder they write is removed.
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -185,7 +186,7 @@ class ServerFolder:
             raise ServerError(f"{Path(command[0]).name} failed: {last}", f"look at {self.path}: its user must reach it")
 
     def _certify(self, data: Path, by: PostgresUser) -> None:
-        """A certificate of its own, so that what travels is encrypted; none without openssl."""
+        """Make a self-signed certificate, so that connections are encrypted. Make none if openssl is missing."""
         openssl = shutil.which("openssl")
         if openssl is None:
             return
@@ -200,7 +201,7 @@ class ServerFolder:
         return (self.data / "server.crt").is_file()
 
     def write_key(self, name: str, password: str) -> Path:
-        """The file of a key: the address that people give with ``--store``."""
+        """Write the file of a key, and return its path. It contains the address that people give with ``--store``."""
         path = self.keys / f"{name}.key"
         host, port = self.address
         shown = "127.0.0.1" if name == OWNER else host
@@ -209,13 +210,13 @@ class ServerFolder:
         return path
 
     def key_of(self, name: str) -> str:
-        """The address with the key of ``name``. Raises :class:`ServerError` where there is none."""
+        """Return the address with the key of ``name``. Raises :class:`ServerError` if there is none."""
         with _told(self.path):
             return (self.keys / f"{name}.key").read_text().strip()
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port by which others reach it, as they were noted last."""
+        """Host and port by which others reach the server, as noted last."""
         try:
             about = json.loads(self._about.read_bytes())
             return str(about["host"]), int(about["port"])
@@ -223,7 +224,7 @@ class ServerFolder:
             return "127.0.0.1", 5432
 
     def note_address(self, host: str, port: int) -> None:
-        """Note by which host and port others reach it; the keys follow."""
+        """Note the host and port by which others reach the server, and write them into the files of the keys."""
         with _told(self.path):
             before = self.address
             write_atomically(self._about, json.dumps({"host": host, "port": port}).encode())
@@ -237,9 +238,9 @@ class ServerFolder:
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """End a process with all that it has started, and wait for that."""
+    """Kill a process and all that it has started, and wait until they have ended."""
     deadline = time.monotonic() + _ENDING_SECS
-    with contextlib.suppress(ProcessLookupError):  # the last of them is gone
+    with contextlib.suppress(ProcessLookupError):  # raised when the last of them is gone
         while time.monotonic() < deadline:
             os.killpg(process.pid, signal.SIGKILL)
             process.poll()

@@ -56,7 +56,7 @@ async def collect(request: RunRequest, on_progress: Callable[[Progress], None] |
 
 def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
     """Return the dataset of all records in ``folder``, whichever command made it, and the number of records that are
-    skipped because the rules make their sketch no more.
+    skipped because the rules no longer make their sketch, or make it with other decisions.
 
     ``fleet`` is probed if the records do not say what their devices are. Raises :class:`DatasetError`.
     """
@@ -91,7 +91,7 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 
 def refresh(old: Dataset) -> tuple[Dataset, int]:
     """Return the same measurements with the sketches described anew, and the number of candidates that are skipped
-    because the rules make their sketch no more."""
+    because the rules no longer make their sketch, or make it without their choice."""
     sketches = sketches_of([data.task for data in old.tasks])
     renewed = [data.with_sketches(of_task) for data, of_task in zip(old.tasks, sketches, strict=True)]
     tasks = tuple(data for data, _ in renewed)
@@ -99,7 +99,7 @@ def refresh(old: Dataset) -> tuple[Dataset, int]:
 
 
 def sketches_of(tasks: Sequence[Task]) -> list[tuple[Sketch, ...]]:
-    """The sketches of every task, as this version makes and describes them."""
+    """Return the sketches of every task, as this version makes and describes them."""
     from devices.describing.describer import describe_tasks
 
     return [described.sketches for described in describe_tasks(tasks)]
@@ -111,7 +111,8 @@ def _packed(
     entries: Mapping[str, tuple[Task, tuple[Sketch, ...]]],
     prints: Mapping[str, Fingerprint],
 ) -> tuple[Dataset, int]:
-    """A dataset of the network ``name``: its tasks in ``entries`` (by task id, with sketches) that have records."""
+    """Return the dataset of the network ``name``, and the number of skipped records. The dataset has those tasks of
+    ``entries`` (task and sketches by task id) that have candidates in ``records``."""
     with RecordReader(records) as reader:
         by_task = task_data.by_task(reader)
     tasks: list[TaskData] = []

@@ -29,13 +29,13 @@ from policies.features.views import FEATURE_VERSION
 PRETRAINABLE = tuple(name for name, entry in COST_MODELS.items() if entry.transfers)
 """The models whose features are the same for all tasks."""
 COMPACT = dataclasses.replace(TRANSFERRED, rounds=100, depth=5)
-"""Fewer and smaller trees: a third of the size."""
+"""Fewer and smaller trees than :data:`TRANSFERRED`: a third of its size."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskQuality:
-    """Ranking quality of a model on the candidates of a task: Pruner's Top-k (equation 2: the best run time over the
-    best one among the k that are ranked first, 1 at best) and Spearman's rank correlation with the run times."""
+    """Ranking quality of a model on the candidates of a task: Pruner's Top-k (equation 2: the best run time, divided by
+    the best one among the k that are ranked first; 1 at best) and Spearman's rank correlation with the run times."""
 
     name: str
     device_class: str
@@ -46,7 +46,7 @@ class TaskQuality:
 
 
 def pretrainable(name: str) -> CostModelEntry:
-    """The model of this name, if it can be pre-trained; :class:`UserError` else."""
+    """Return the model of this name. Raises :class:`UserError` if it cannot be pre-trained."""
     if name in PRETRAINABLE:
         return COST_MODELS[name]
     problem = f"the model '{name}' cannot be pre-trained" if name in COST_MODELS else problem_of(name)
@@ -54,7 +54,7 @@ def pretrainable(name: str) -> CostModelEntry:
 
 
 def check_out(out: Path) -> None:
-    """An error now rather than after the training, where ``out`` cannot be a model file."""
+    """Raise :class:`ModelFileError` if ``out`` cannot be a model file: now, not only after the training."""
     if out.suffix != MODEL_SUFFIX:
         raise ModelFileError(f"{out} would not be found as a model", f"let the name end with {MODEL_SUFFIX}")
     if not out.parent.is_dir() or out.is_dir():
@@ -62,7 +62,8 @@ def check_out(out: Path) -> None:
 
 
 def read_tasks(sources: Sequence[Path]) -> tuple[list[TaskData], list[DataSource]]:
-    """The measured candidates of datasets, record databases and MetaSchedule databases; :class:`UserError`."""
+    """Return the measured candidates of datasets, record databases and MetaSchedule databases, and a description of
+    each source. Raises :class:`UserError`."""
     tasks: list[TaskData] = []
     named: list[DataSource] = []
     for path in sources:
@@ -84,7 +85,7 @@ def pretrain(
     from_analyzer: bool = True,
 ) -> Manifest:
     """Train a model on all tasks of ``sources`` and write it. ``compact``: fewer and smaller trees, or one network
-    instead of an ensemble. ``from_analyzer``: where the model can, it starts from the analyzer's prediction."""
+    instead of an ensemble. ``from_analyzer``: a model that can starts from the analyzer's prediction."""
     tasks, data = read_tasks(sources)
     kind = _one_kind(tasks)
     model: CostModel
@@ -102,8 +103,8 @@ def pretrain(
 
 
 def finetune(source: Path, sources: Sequence[Path], out: Path, momentum: float | None) -> Manifest:
-    """Train a model file further on the tasks of ``sources``. ``momentum``: one step of momentum adaptation for each
-    task in turn, and the siamese weights are written; None: plain fine-tuning."""
+    """Train a model file further on the tasks of ``sources``. With a ``momentum``, the model makes one step of momentum
+    adaptation for each task in turn, and its siamese weights are written. None: plain fine-tuning."""
     model, manifest = read_model(source)
     tasks, data = read_tasks(sources)
     kind = _one_kind(tasks)
@@ -139,8 +140,8 @@ def evaluate(source: Path, sources: Sequence[Path]) -> list[TaskQuality]:
 
 
 def export(source: Path, out: Path, device_class: str | None) -> Manifest:
-    """Write a model that comes with fleet-tune (``pretrained``, ``pretrained-pacm``), or the one that a run in the
-    folder ``source`` has adapted to a device class, as a file."""
+    """Write a model to the file ``out``: one that comes with fleet-tune (``pretrained``, ``pretrained-pacm``), or the
+    one that a run in the folder ``source`` has adapted to a device class."""
     if is_builtin(source):
         file = model_file.load(BUILTIN_PATHS[str(source)], FEATURE_VERSION)
         model_file.save(file, out)
@@ -171,8 +172,8 @@ def export(source: Path, out: Path, device_class: str | None) -> Manifest:
 
 
 def quality(model: CostModel, tasks: Iterable[TaskData]) -> list[TaskQuality]:
-    """Return the ranking quality of a model on each task that has a success. Raises ValueError for a model of one
-    task's features."""
+    """Return the ranking quality of a model on each task that has a success. Raises ValueError if the model
+    reads the features of one task."""
     if not transferable(model):
         raise ValueError("the model reads the features of one task")
     found = []
@@ -197,7 +198,7 @@ def quality(model: CostModel, tasks: Iterable[TaskData]) -> list[TaskQuality]:
 
 
 def summary(found: Sequence[TaskQuality]) -> Mapping[str, float]:
-    """The means over the tasks."""
+    """Return the mean of each figure over the tasks; empty without tasks."""
     if not found:
         return {}
     return {

@@ -2,10 +2,10 @@
 
 :func:`score` evaluates a whole decision matrix and returns the predicted latency and which candidates are worth
 building at all; :func:`analyse` also returns Pruner's symbols and the intermediate terms, which are the features of the
-learned models. The models themselves: :mod:`policies.analysis.cpu.model`, :mod:`policies.analysis.cpu.row_wise` and
-:mod:`policies.analysis.cuda`.
+learned models. The models are in :mod:`policies.analysis.cpu.model`, :mod:`policies.analysis.cpu.moves`,
+:mod:`policies.analysis.cpu.row_wise` and :mod:`policies.analysis.cuda`.
 
-Candidates are evaluated in chunks whose arrays stay in the cache, in float32: half a microsecond to one a candidate.
+Candidates are evaluated in float32, in chunks whose arrays stay in the cache: 0.5 to 1 microsecond for each candidate.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Analysis:
     terms: dict[str, Floats]
     """Intermediate terms by name, each ``(n,)``."""
     symbols: tuple[Symbols, ...]
-    """Symbols of each statement of a CUDA program, of the main one of a CPU program; empty for a row-wise kernel."""
+    """Symbols of each statement of a CUDA program, or of the main statement of a CPU program and of a sketch with
+    variants; empty for a row-wise kernel."""
 
 
 def model(
@@ -58,10 +59,10 @@ def model(
     dtype: DTypeLike = np.float32,
     constants: CpuConstants = FITTED,
 ) -> AnalyticModel:
-    """The model of the device's kind and of the sketch's, evaluated for all rows at once.
+    """Return the model for the kind of the device and of the sketch, evaluated for all rows at once.
 
-    ValueError where the sketch is not described. A sketch with variants is evaluated as its first one. ``constants``:
-    of a CPU.
+    Raise ValueError if the sketch is not described. A sketch with variants is evaluated as its first variant. Only CPU
+    models use ``constants``.
     """
     if sketch.row_wise is not None and device.kind == "cpu":
         return RowWiseModel(sketch, matrix, device, dtype, constants)
@@ -81,7 +82,8 @@ def core_names(kind: str) -> tuple[str, ...]:
 def models(
     sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, constants: CpuConstants = FITTED
 ) -> Iterator[tuple[slice | Rows, AnalyticModel]]:
-    """The models of all rows in chunks, with their rows; one empty chunk where there are none."""
+    """Yield the models of all rows in chunks, each with its rows. Without rows, a sketch without variants yields one
+    empty chunk, and one with variants yields nothing."""
     if not sketch.variants:
         for start in range(0, max(len(matrix), 1), CHUNK):
             rows = slice(start, start + CHUNK)
@@ -105,9 +107,9 @@ def _variant_terms(sketch: Sketch, device: DeviceAbstraction) -> tuple[str, ...]
 def score(
     sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, constants: CpuConstants = FITTED
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Predicted seconds per run and whether it is worth building, of every candidate, each ``(n,)``.
+    """Return the predicted seconds per run of every candidate, and whether it is worth building, each ``(n,)``.
 
-    Needs a described sketch (ValueError else).
+    Raise ValueError if the sketch is not described.
     """
     latency = np.empty(len(matrix), dtype=np.float32)
     good = np.empty(len(matrix), dtype=bool)
@@ -117,19 +119,20 @@ def score(
 
 
 def latency_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
-    """Predicted seconds per run of every candidate, shape ``(n,)``. Needs a described sketch (ValueError else)."""
+    """Return the predicted seconds per run of every candidate, ``(n,)``. Raise ValueError if the sketch is not
+    described."""
     return score(sketch, matrix, device)[0]
 
 
 def feasible(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> NDArray[np.bool_]:
-    """True for candidates that are worth building, shape ``(n,)``; all of them where the sketch is not described."""
+    """True for candidates that are worth building, shape ``(n,)``; for all of them if the sketch is not described."""
     if not sketch.described:
         return np.ones(len(matrix), dtype=bool)
     return score(sketch, matrix, device)[1]
 
 
 def analyse(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Analysis:
-    """Evaluate the analytic model with all its terms; ValueError where the sketch is not described.
+    """Evaluate the analytic model with all its terms. Raise ValueError if the sketch is not described.
 
     A term that a candidate's variant lacks is 0.
     """

@@ -1,12 +1,15 @@
 """The analytic model of a candidate on a CUDA device: Pruner's symbol-based analyzer, statement by statement.
 
 Every statement of the program has its symbols S1 to S9 and adds its compute and memory latency (equation 1). Registers,
-shared memory, threads and blocks are those of the kernel; operations and bytes are the statement's own: the main
-statement computes on what is staged, the statements that fetch into shared memory and the one that writes the result
-back move bytes. A kernel that spills registers runs, and ``P_l0m`` says how much it loses; it is ruled out where it
-would spill more than it keeps. Two things differ from the paper. The L0 term ``1 + S2 / S1`` has no bound, a product of
-shares of the peak needs one, and it is ``S2 / (S1 + S2)`` here; the paper's code has ``(1 + r) / (2 + r)`` with ``r``
-the operations over the memory workload, which is bounded too. And each kernel takes :data:`LAUNCH_SECS` to start.
+shared memory, threads and blocks are those of the kernel. Operations and bytes are the statement's own: the main
+statement computes on staged data; the statements that fetch into shared memory, and the one that writes the result
+back, move bytes. A kernel that spills registers runs, and ``P_l0m`` says how much it loses. It is ruled out if it would
+spill more than it keeps.
+
+The model differs from the paper in two points. The paper's L0 term ``1 + S2 / S1`` has no bound, but a product of
+shares of the peak needs one; here the term is ``S2 / (S1 + S2)``. (The paper's code has ``(1 + r) / (2 + r)``, where
+``r`` is the operations over the memory workload; this is bounded too.) And each kernel takes :data:`LAUNCH_SECS` to
+start.
 
 ``n`` candidates; every vector has the shape ``(n,)`` and the floating type of the nest.
 """
@@ -43,10 +46,10 @@ MAX_UNROLLED_POINTS = 4096
 """Straight-line operations of a thread beyond which compiling takes seconds and the instruction cache overflows. Set by
 hand, not compared with measurements."""
 LAUNCH_SECS = 3e-6
-"""Starting a kernel: set by hand. A host was later seen to launch a kernel every 4 us (docs/lab/gpu.md)."""
+"""Seconds to start a kernel, set by hand. A host was later seen to launch a kernel every 4 us (docs/lab/gpu.md)."""
 LEAST_KEPT = 0.5
-"""Share of what a thread holds that must fit into its registers: less is not worth building. Set by hand, not compared
-with measurements."""
+"""Least share of a thread's values that must fit into its registers for a candidate to be worth building. Set by hand,
+not compared with measurements."""
 FRAGMENT = 16
 """Rows, columns and reduction steps of a tensor-core product."""
 
@@ -59,7 +62,7 @@ CORE = (
 
 @dataclass(frozen=True)
 class _Region:
-    """Data of a block inside some depth: ``inside`` iterations of each axis, ``rounds`` times in turn."""
+    """Region of a block inside some depth: ``inside`` iterations of each axis, repeated ``rounds`` times."""
 
     inside: Sequence[Floats]
     rounds: Floats
@@ -98,11 +101,11 @@ class CudaModel:
     # -- the kernel -----------------------------------------------------------------------------------------------
 
     def _thread_tile(self) -> tuple[Floats, Floats]:
-        """Registers of a thread and its float operations, of one step of the reduction over its whole tile.
+        """Registers of a thread, and its float operations in one step of the reduction over its whole tile.
 
         The registers hold the sums and the operands. On tensor cores both are in fragments, which the lanes of a warp
-        share: 16 steps of the reduction at once, of the operands as many as are filled together, and values of 16 bits
-        two to a register.
+        share. A step is then 16 steps of the reduction, the operands are those that are filled together, and two values
+        of 16 bits share a register.
         """
         main, statement = self._main, self._statement
         bound = _thread_depth(main)
@@ -129,7 +132,8 @@ class CudaModel:
         return registers / lanes, points * (steps * max(statement.flop_per_point, 1.0)) / lanes
 
     def _filled_inside(self, access: Access) -> list[Floats] | None:
-        """Iterations of each axis that the fragment of an operand holds; None where no statement fills it."""
+        """Iterations of each axis that the fragment of an operand holds; None if no statement inside the nest fills it,
+        or if it is not local."""
         for other in self._sketch.statements[1:]:
             if other.fixed_depth and any(a.write and a.buffer == access.buffer for a in other.accesses):
                 return (
@@ -138,7 +142,7 @@ class CudaModel:
         return None
 
     def _tensor_products(self) -> Floats:
-        """Products of 16x16x16 that the warps of a block have at hand for one step; 0 without tensor cores."""
+        """Products of 16x16x16 that the warps of a block compute in one step; 0 without tensor cores."""
         if self._statement.warp == 1:
             return self._main.full(0.0)
         tile = self._main.spatial_points(_thread_depth(self._main)) * self._vthreads
@@ -152,7 +156,7 @@ class CudaModel:
         return inside
 
     def _region(self, depth: int | Ints) -> _Region:
-        """Data that all threads of a block need inside a depth (of all candidates, or of each)."""
+        """Region that all threads of a block need inside ``depth``: one depth for all candidates, or one for each."""
         main = self._main
         inside = list(main.inside(depth) if isinstance(depth, int) else main.inside_at(depth))
         rounds = main.full(1.0)
@@ -181,7 +185,7 @@ class CudaModel:
         return np.asarray(good & (self._vthreads <= MAX_VTHREADS) & (self._unrolled() <= MAX_UNROLLED_POINTS))
 
     def _pipelined_iterations(self) -> Floats:
-        """Iterations of the loop whose steps overlap in a software pipeline; infinite where there is none."""
+        """Iterations of the loop whose steps overlap in a software pipeline; infinite without a pipeline."""
         main = self._main
         depths = [each.fixed_depth for each in self._sketch.statements[1:] if each.versions > 1]
         if not depths:
@@ -214,9 +218,9 @@ class CudaModel:
         )
 
     def _main_symbols(self) -> Symbols:
-        """The main statement: its operations, and the bytes of what it accesses in global memory itself.
+        """Symbols of the main statement: its operations, and the bytes that it accesses in global memory itself.
 
-        Those come in once for each block: what threads of a block share is in the L1 cache.
+        Each block moves these bytes once: data that its threads share are in the L1 cache.
         """
         main, statement = self._main, self._statement
         first = next((at for at, kind in enumerate(main.kinds) if not kind.startswith("blockIdx")), main.depth)
@@ -234,7 +238,7 @@ class CudaModel:
         return self._symbols_of(main.points() * statement.flop_per_point, moved, run, self._tensor_products())
 
     def _beside(self, number: int) -> tuple[Symbols, Floats]:
-        """Symbols of a statement beside the main one, and the seconds to launch it where it is a kernel of its own."""
+        """Symbols of a statement beside the main one, and the seconds to launch it if it is a kernel of its own."""
         main, other = self._main, self._sketch.statements[number]
         if other.location_column is None:
             fixed = main.compact_depth(other.fixed_depth)
@@ -251,7 +255,8 @@ class CudaModel:
         return Symbols(**chosen), np.where(depth == 0, LAUNCH_SECS, 0.0).astype(main.extents.dtype)
 
     def _placed(self, number: int, depth: int) -> Symbols:
-        """A statement at a fixed place in the loops of the main one: a stage of what the main one reads or writes."""
+        """Symbols of a statement at a fixed place in the main loops: it stages data that the main one reads or
+        writes."""
         main, other = self._main, self._sketch.statements[number]
         try:
             inside = placed_inside(self._sketch, number, main, depth, by_block=True)
@@ -267,7 +272,7 @@ class CudaModel:
         return self._symbols_of(points * other.flop_per_point, moved, np.maximum(run, 1.0))
 
     def _within(self, other: Statement, depth: int | Ints) -> Symbols:
-        """A statement in the loops of the main one: it works on the region of the buffer that the two share."""
+        """Symbols of a statement in the main loops: it works on the region of the buffer that the two share."""
         main = self._main
         buffers = {access.buffer for access in other.accesses}
         access = next((access for access in self._statement.accesses if access.buffer in buffers), None)
@@ -281,12 +286,12 @@ class CudaModel:
         for its in other.accesses:
             if its.scope == "global":
                 moved = moved + points * its.element_bytes
-                if its.packed:  # it lies in the order of the loops
+                if its.packed:  # the buffer lies in the order of the loops
                     run = _words(elements, its)
         return self._symbols_of(points * other.flop_per_point, moved, run)
 
     def _own_kernel(self, other: Statement) -> Symbols:
-        """A statement with a nest of its own: all its operations and all bytes that it accesses."""
+        """Symbols of a statement with a nest of its own: all its operations and all bytes that it accesses."""
         main = self._main
         constant = all(loop.column is None for loop in other.loops)
         loops = nest(other, self._matrix[:1] if constant else self._matrix, main.extents.dtype)
@@ -301,7 +306,7 @@ class CudaModel:
         # One point at a time: an operand and a result.
         return Symbols(one * 2, one, none, none + threads, moved, none + blocks, np.maximum(run, 1.0), flop, none)
 
-    # -- what the learned models want to know ---------------------------------------------------------------------
+    # -- inputs of the learned models -----------------------------------------------------------------------------
 
     def symbols(self) -> tuple[Symbols, ...]:
         """S1 to S9 of every statement, the main one first."""
@@ -317,7 +322,7 @@ class CudaModel:
         return self._in_limits
 
     def core(self) -> dict[str, Floats]:
-        """The terms that say most of a candidate, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
+        """The most informative terms, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
         main, penalties = self._symbols[0], self._penalties[0]
         return {
             "compute_secs": self._compute_secs,
@@ -349,7 +354,8 @@ class CudaModel:
 def _grid(loops: Nest, device: DeviceAbstraction) -> tuple[Floats, Floats, Floats]:
     """Blocks, threads of a block, and virtual threads, each ``(n,)``.
 
-    Where no loop is bound to them, the spatial iterations are spread over blocks of as many threads as are allowed.
+    If no loop is bound to blocks or threads, the spatial iterations are spread over blocks of as many threads as are
+    allowed.
     """
 
     def bound(prefix: str) -> tuple[Floats, bool]:
@@ -365,13 +371,13 @@ def _grid(loops: Nest, device: DeviceAbstraction) -> tuple[Floats, Floats, Float
 
 
 def _thread_depth(loops: Nest) -> int:
-    """Depth just inside the loops that blocks and threads run over: those that are bound to them, or the outer loops
-    over the output where none is, which MetaSchedule's AutoBind binds."""
+    """Depth just inside the loops that blocks and threads run over: the bound loops, or, if no loop is bound, the outer
+    loops over the output, which MetaSchedule's AutoBind binds."""
     reductions = {axis for axis, each in enumerate(loops.statement.axes) if each.reduction}
     spatial = next((at for at in range(loops.depth) if reductions.intersection(loops.moves(at))), loops.depth)
     return bound_depth(loops) or spatial
 
 
 def _words(elements: Floats, access: Access) -> Floats:
-    """Elements counted in words of four bytes, in which transactions are counted."""
+    """Elements counted in words of four bytes, the unit of memory transactions."""
     return elements * (access.element_bytes / pruner.ELEMENT_BYTES)

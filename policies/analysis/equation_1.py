@@ -1,10 +1,10 @@
-"""Pruner's equation 1 as it stands: a variant, for comparison.
+"""Pruner's equation 1 as published: a variant, for comparison.
 
-Our analyzers differ from it. That of CUDA (:mod:`policies.analysis.cuda`) limits the L0 term and adds the start of each
-kernel; that of CPUs (:mod:`policies.analysis.cpu.model`), which the paper does not have, is a model of its own. Here
-the symbols of a program (:mod:`policies.analysis.symbols` says what each of them is on a CPU) go into the penalties and
+Our analyzers differ from it. The CUDA analyzer (:mod:`policies.analysis.cuda`) bounds the L0 term and adds the start of
+each kernel. The CPU analyzer (:mod:`policies.analysis.cpu.model`), which the paper does not have, is a model of its
+own. Here the symbols of a program (:mod:`policies.analysis.symbols` defines them for a CPU) go into the penalties and
 into equation 1: ``L = sum_s S8_s / U_p + S5_s / U_m`` over all statements of the program, with ``l0_c = 1 + S2 / S1``.
-The paper can also be read as ``1 + S2^2 / S1``; ``squared`` is that reading (``bench draft-penalties`` has both).
+The paper can also be read as ``1 + S2^2 / S1``; ``squared`` selects that reading (``bench draft-penalties`` has both).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from policies.analysis.symbols import Penalties, limits, penalties, statement_se
 from policies.arrays import Floats, Matrix
 
 Left = Literal["", "compute", "memory"]
-"""Penalties that are left out: none, ``P_l0c``, ``P_l1c`` and ``P_l2c``, or ``P_l0m``, ``P_l1m`` and ``P_l2m``."""
+"""Penalties that are left out: none; ``P_l0c``, ``P_l1c`` and ``P_l2c``; or ``P_l0m``, ``P_l1m`` and ``P_l2m``."""
 
 
 def equation_1_log_secs(
@@ -33,12 +33,11 @@ def equation_1_log_secs(
     squared: bool = False,
     penalised: bool = False,
 ) -> Floats:
-    """The natural logarithm of equation 1's seconds, ``(n,)``, plus infinity where the analyzer rules a candidate out;
-    0 where the sketch is not described.
+    """The natural logarithm of equation 1's seconds, ``(n,)``; infinity for candidates that the analyzer rules out.
+    All are 0 if the sketch has no statements.
 
     ``without``: penalties that count as 1 (table 10 of the paper). ``squared``: the other reading of ``l0_c``.
-    ``penalised``: see
-    :func:`policies.search.fitness.analyzer_log_secs`.
+    ``penalised``: see :func:`policies.search.fitness.analyzer_log_secs`.
     """
     log_secs = np.zeros(len(matrix))
     if not sketch.statements:

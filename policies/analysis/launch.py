@@ -22,7 +22,7 @@ BOUND = ("blockIdx", "threadIdx", "vthread")
 
 @dataclass(frozen=True)
 class Launch:
-    """Blocks of the grid, threads of a block, virtual threads of a thread; each 1 where no loop is bound to them."""
+    """Blocks of the grid, threads of a block, virtual threads of a thread; each is 1 if no loop is bound to it."""
 
     blocks: Floats
     threads: Floats
@@ -47,15 +47,15 @@ def bound_depth(loops: Nest) -> int:
 def accumulators(loops: Nest) -> Floats:
     """Sums that a thread holds at once: spatial iterations inside the bound loops, for all of its virtual threads.
 
-    On tensor cores those of a warp.
+    On tensor cores, the sums of a warp.
     """
     return loops.spatial_points(bound_depth(loops)) * launch(loops).vthreads
 
 
 def block_inside(loops: Nest, depth: int) -> list[Floats]:
-    """Iterations of each axis inside a depth by all threads of a block together, ``A`` vectors.
+    """Iterations of each axis that all threads of a block together run inside a depth, ``A`` vectors.
 
-    As :meth:`Nest.inside`, but loops bound to threads count as inside wherever they stand.
+    As :meth:`Nest.inside`, but loops bound to threads or virtual threads count as inside wherever they stand.
     """
     inside = list(loops.inside(depth))
     for at, kind in enumerate(loops.kinds[:depth]):
@@ -68,10 +68,10 @@ def block_inside(loops: Nest, depth: int) -> list[Floats]:
 def shared_bytes(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) -> Floats:
     """Bytes of shared memory of a block.
 
-    Every buffer in shared memory holds the region that its statement computes each time it is come to, rows padded as
-    :attr:`Access.row_align` says, as many times as a software pipeline keeps it. The buffers stand in one kernel and
-    share no memory with each other (on tensor cores TVM may find that two can: then this is the most). The few values
-    through which TVM sums up across threads are not counted.
+    Every buffer in shared memory holds the region that one execution of its statement computes. Its rows are padded
+    (:attr:`Access.row_align`), and a software pipeline keeps several copies (:attr:`Statement.versions`). All buffers
+    are in one kernel and do not overlap. (On tensor cores TVM may let two overlap; then the result is an upper bound.)
+    The few values through which TVM sums up across threads are not counted.
     """
     statements = sketch.statements
     main = nest(statements[0], matrix, dtype)
@@ -90,7 +90,7 @@ def shared_bytes(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) 
 
 
 def held_elements(statement: Statement, access: Access, inside: Sequence[Floats]) -> Floats:
-    """Elements of memory that hold what an access touches, the padding of its rows included."""
+    """Elements of memory for the data that an access touches, with the padding of its rows."""
     elements = touched_elements(statement, access, inside)
     factor, offset = access.row_align
     if not factor:
@@ -102,12 +102,12 @@ def held_elements(statement: Statement, access: Access, inside: Sequence[Floats]
 def placed_inside(
     sketch: Sketch, number: int, main: Nest, depth: int | None = None, by_block: bool = False
 ) -> list[Floats]:
-    """Iterations of each axis that a statement inside the main one's loops computes when it is come to.
+    """Iterations of each axis that one execution of a statement inside the main loops computes.
 
-    A statement that writes shared memory is computed by all threads of a block together; else the iterations are a
-    thread's, or with ``by_block`` those of all threads. ``depth``: kept loops of the main statement around it; default
-    as the statement says. ValueError where it shares no buffer with the main statement, directly or through another
-    statement.
+    A statement that writes shared memory is computed by all threads of a block together. For other statements the
+    iterations are those of one thread, or of all threads with ``by_block``. ``depth``: number of loops of the ``main``
+    nest around the statement; the default is the statement's ``fixed_depth``. Raise ValueError if it shares no buffer
+    with the main statement, directly or through other statements.
     """
     statement = sketch.statements[number]
     at = main.compact_depth(statement.fixed_depth) if depth is None else depth
@@ -119,7 +119,7 @@ def placed_inside(
 
 
 def _rounded(statement: Statement, axis: int, size: Floats) -> Floats:
-    """Whole vectors, where a statement computes an axis by vectors of a fixed length."""
+    """Round ``size`` up to whole vectors if a statement computes an axis in vectors of a fixed length."""
     extents = [loop.extent for loop in statement.loops if loop.axis == axis and loop.column is None and not loop.rest]
     step = prod(extents[1:])
     return size if step == 1 else np.ceil(size / step) * step
@@ -147,7 +147,8 @@ def _chain(sketch: Sketch, number: int) -> tuple[int, ...]:
 
 
 def _shared(first: Statement, second: Statement) -> tuple[Access, Access] | None:
-    """Accesses of the two to a buffer that one of them writes and the other reads."""
+    """Accesses of two statements to a buffer that one of them writes and the other reads; None without such a
+    buffer."""
     for mine in first.accesses:
         for its in second.accesses:
             if mine.buffer == its.buffer and mine.write != its.write:
@@ -156,7 +157,7 @@ def _shared(first: Statement, second: Statement) -> tuple[Access, Access] | None
 
 
 def _handed_on(first: Statement, second: Statement, inside: Sequence[Floats]) -> list[Floats]:
-    """Iterations of the axes of ``second`` for what ``first`` touches of the buffer that they share."""
+    """Iterations of the axes of ``second`` that cover the part of the shared buffer that ``first`` touches."""
     shared = _shared(first, second)
     if shared is None:
         raise ValueError(f"{first.name} and {second.name} share no buffer")

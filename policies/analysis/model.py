@@ -21,8 +21,8 @@ class AnalyticModel(Protocol):
 
     @property
     def within_limits(self) -> NDArray[np.bool_]:
-        """True for candidates that can be built, although they may ask too much of registers or shared memory; the
-        penalties for that are part of the latency."""
+        """True for candidates that can be built. They may need too many registers or too much shared memory: the
+        latency contains the penalties for that."""
         ...
 
     def symbols(self) -> tuple[Symbols, ...]:
@@ -30,7 +30,7 @@ class AnalyticModel(Protocol):
         ...
 
     def statement_symbols(self) -> tuple[Symbols, ...]:
-        """S1 to S9 of every statement, the main one first, as Pruner's equation 1 sums over them."""
+        """S1 to S9 of every statement, the main one first. Pruner's equation 1 sums over them."""
         ...
 
     def core(self) -> dict[str, Floats]:

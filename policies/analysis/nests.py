@@ -1,12 +1,12 @@
-"""The loop nest of a statement for a matrix of decisions: extents, and how far loops and axes run inside each depth.
+"""The loop nest of a statement for a matrix of decisions: extents, and iterations of loops and axes inside each depth.
 
-Notation: ``n`` candidates, ``L`` loops (from the outermost, loops that are always 1 left out), ``A`` axes.
+Notation: ``n`` candidates, ``L`` *kept* loops (from the outermost, without loops whose extent is always 1), ``A`` axes.
 *Depth* ``k`` is the sub-nest of the loops ``k..L-1``: depth 0 is the whole nest, depth ``L`` one point.
 Arrays put the candidate last, ``(L + 1, n)``, so that each step is one numpy call over all candidates. All of them
 have the floating type that the nest was made with; in float32 counts are exact up to ``2**24``, and products of small
 factors beyond.
 
-What does not depend on the decisions is worked out once for each statement and kept (:func:`shape_of`).
+Properties that do not depend on the decisions are computed once for each statement and cached (:func:`shape_of`).
 """
 
 from __future__ import annotations
@@ -72,15 +72,16 @@ class Shape:
     parts: tuple[tuple[int, ...], ...]
     """Loops that run over each axis, from the outermost."""
     rows: tuple[tuple[int, ...], ...]
-    """Number of those loops inside each depth, by depth and axis."""
+    """Number of loops over each axis inside each depth, by depth and axis."""
     digits: tuple[tuple[int, int], ...]
     """Axis and extent of every digit; a plain axis is one digit."""
     plain: bool
     """True if all axes are plain."""
     in_order: bool
-    """True if the statement has a nest of its own that goes through all of its buffers in their order."""
+    """True if the statement has a nest of its own that runs through all of its buffers in the order of their
+    dimensions (:func:`_goes_in_order`)."""
     bounded: tuple[bool, ...]
-    """True for axes whose extent is only a bound of what a candidate's loops cover."""
+    """True for axes whose extent is only an upper bound of the iterations of a candidate's loops."""
     dimensions: tuple[tuple[BufferDimension, ...], ...]
     """Dimensions of each access of the statement."""
     along_rows: tuple[bool, ...]
@@ -104,7 +105,8 @@ _SHAPES_KEPT = 4096
 def shape_of(statement: Statement) -> Shape:
     """Properties of a statement's nest that no decision changes.
 
-    Kept by the identity of the statement: to hash one takes as long as to evaluate dozens of candidates."""
+    They are cached by the identity of the statement: hashing a statement takes as long as evaluating dozens of
+    candidates."""
     shape = _SHAPES.get(id(statement))
     if shape is None or shape.statement is not statement:
         if len(_SHAPES) >= _SHAPES_KEPT:
@@ -178,7 +180,7 @@ def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
         return None
     if access.packed:
         return True
-    # Neighbours differ in the fastest digit, which must move the last dimension of more than one value by one.
+    # Neighbours differ in the fastest digit. It must move, by one, the last dimension that has more than one value.
     fastest = [at for at in depends if access.index[at][digits[-1]]]
     if len(fastest) != 1 or (len(digits) == 1 and len(depends) != 1):
         return False
@@ -187,8 +189,8 @@ def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
 
 
 def stride_along(statement: Statement, access: Access, axis: int) -> int | None:
-    """Elements between neighbours along a plain ``axis`` where both are of one row in memory; None where they are not,
-    or the access does not depend on it."""
+    """Elements between neighbours along a plain ``axis`` if both lie in one row in memory. None if they do not, if the
+    axis is not plain, if the access is packed, or if it does not depend on the axis."""
     digits = [j for j, (its, _) in enumerate(_digits_of(statement)) if its == axis]
     depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in digits)]
     if len(digits) != 1 or len(depends) != 1 or access.packed:
@@ -200,8 +202,8 @@ def stride_along(statement: Statement, access: Access, axis: int) -> int | None:
 
 def _goes_in_order(statement: Statement) -> bool:
     """Return true if TVM fuses all loops of the statement and splits them into vectors: no reduction, one loop for each
-    axis in the order of the axes, and no access that takes the axes in another order (one that leaves some out may
-    be)."""
+    axis in the order of the axes, and no access that takes the axes in another order (an access may leave axes
+    out)."""
     if not statement.vectorize_limit or not statement.parallel_limit or statement.fusible is not None:
         return False
     if statement.fixed_depth or statement.location_column is not None:
@@ -241,7 +243,7 @@ def dimensions_of(statement: Statement, access: Access) -> tuple[BufferDimension
 def in_digits(statement: Statement, inside: Sequence[Floats]) -> Sequence[Floats]:
     """Values that each digit takes while axis ``j`` runs over ``inside[j]`` consecutive values, each ``(n,)``.
 
-    The fastest digit turns first; the next one moves on once for each of its turns.
+    The fastest digit advances first; the next one advances once for each full cycle of it.
     """
     if shape_of(statement).plain:
         return inside
@@ -256,7 +258,7 @@ def in_digits(statement: Statement, inside: Sequence[Floats]) -> Sequence[Floats
 
 
 class Nest:
-    """The loop nest of a statement for ``n`` candidates; arrays are made when they are first asked for.
+    """The loop nest of a statement for ``n`` candidates; arrays are computed on first use.
 
     ``extents`` (L, n): extent of each kept loop.
     """
@@ -276,7 +278,7 @@ class Nest:
 
     @property
     def loop_numbers(self) -> tuple[int, ...]:
-        """Indices of the loops that are not 1 for every candidate: those of an axis of more than one iteration."""
+        """Indices of the kept loops in the statement: those whose extent is not 1 for every candidate."""
         return self._shape.loop_numbers
 
     @property
@@ -307,7 +309,7 @@ class Nest:
 
     @property
     def step_depth(self) -> int:
-        """Depth just inside the innermost reduction loop: what is done for one step of the reduction."""
+        """Depth just inside the innermost reduction loop: the sub-nest of one reduction step."""
         return self._shape.step_depth
 
     def full(self, value: float) -> Floats:
@@ -350,7 +352,8 @@ class Nest:
         return tuple(tables)
 
     def inside(self, depth: int) -> list[Floats]:
-        """Iterations of each axis inside a depth, ``A`` vectors of shape ``(n,)``: not to be written to."""
+        """Iterations of each axis inside a depth, ``A`` vectors of shape ``(n,)``. The caller must not write to
+        them."""
         return [table[row] for table, row in zip(self._axis_within, self._shape.rows[depth], strict=True)]
 
     def inside_at(self, depth: Ints) -> list[Floats]:
@@ -366,7 +369,7 @@ class Nest:
         return np.asarray(table.ravel()[depth * self.count + self.columns])
 
     def compact_depth(self, depth: int) -> int:
-        """Depth in the kept loops of a depth counted in all loops of the statement."""
+        """Convert a depth counted in all loops of the statement to one counted in the kept loops."""
         return sum(at < depth for at in self.loop_numbers)
 
     def product(self, *kinds: str) -> Floats:
@@ -390,7 +393,7 @@ class Nest:
 
 
 def product_of(factors: Sequence[Floats], one: Floats) -> Floats:
-    """Product of vectors, ``one`` where there are none; a new array only where there are several."""
+    """Product of vectors; ``one`` if there are none. The result is a new array only if there are several."""
     if not factors:
         return one
     total = factors[0]
@@ -400,7 +403,7 @@ def product_of(factors: Sequence[Floats], one: Floats) -> Floats:
 
 
 def nest(statement: Statement, matrix: Matrix, dtype: DTypeLike = np.float64) -> Nest:
-    """The nest of ``statement`` for every row of ``matrix``, worked out in ``dtype``."""
+    """The nest of ``statement`` for every row of ``matrix``, computed in ``dtype``."""
     loop_numbers = shape_of(statement).loop_numbers
     extents = np.empty((len(loop_numbers), len(matrix)), dtype=dtype)
     _fill_extents(statement, matrix, loop_numbers, extents)

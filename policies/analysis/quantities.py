@@ -77,8 +77,8 @@ def touched_elements(statement: Statement, access: Access, inside: Sequence[Floa
     """Distinct elements of an access touched while axis ``j`` runs over ``inside[j]`` values, shape ``(n,)``.
 
     One dimension indexed by ``sum_j c_j * digit_j`` covers at most ``1 + sum_j |c_j| * (extent_j - 1)`` values, the
-    product of the extents, and the dimension's size; the least of them is taken. Exact where the range is dense or
-    only one digit is involved.
+    product of the extents, and the dimension's size; the least of the three is taken. It is exact if the range is dense
+    or only one digit is involved.
     """
     digits = in_digits(statement, inside)
     spans = [_span(dimension, digits) for dimension in dimensions_of(statement, access) if dimension.digits]
@@ -96,7 +96,7 @@ def dimension_ranges(statement: Statement, access: Access, inside: Sequence[Floa
 
 
 def _at_most_points(statement: Statement, access: Access, inside: Sequence[Floats], elements: Floats) -> Floats:
-    """No more elements than iterations of the axes that move an access: a digit may be covered in part."""
+    """Limit ``elements`` to the iterations of the axes that move an access: a digit may be covered in part."""
     if shape_of(statement).plain:
         return elements
     digits = shape_of(statement).digits
@@ -105,9 +105,9 @@ def _at_most_points(statement: Statement, access: Access, inside: Sequence[Float
 
 
 def footprint(loops: Nest, access: Access) -> Floats:
-    """Distinct elements of an access touched inside each depth, shape ``(L + 1, n)``; see touched_elements.
+    """Distinct elements of an access touched inside each depth, shape ``(L + 1, n)``; see :func:`touched_elements`.
 
-    From the innermost loop outwards only what a loop moves is worked out anew.
+    From the innermost loop outwards, only the dimensions that a loop moves are computed anew.
     """
     statement = loops.statement
     dimensions = [dimension for dimension in dimensions_of(statement, access) if dimension.digits]
@@ -150,7 +150,8 @@ def footprint(loops: Nest, access: Access) -> Floats:
 
 
 def _real_size(loops: Nest, dimension: BufferDimension) -> Floats | None:
-    """Size of a dimension that holds what one axis of no fixed extent covers (rfactor's partial sums), else None."""
+    """Size of a dimension, ``(n,)``, if one axis without a fixed extent indexes it (rfactor's partial sums); else
+    None."""
     if len(dimension.digits) != 1:
         return None
     shape = shape_of(loops.statement)
@@ -159,8 +160,8 @@ def _real_size(loops: Nest, dimension: BufferDimension) -> Floats | None:
 
 
 def _in_a_row(loops: Nest, depth: int | Ints, inside: Sequence[Floats]) -> Sequence[Floats]:
-    """Consecutive iterations of each axis inside a depth: those of a rest, the slowest loop of its axis, are only where
-    all other loops of the axis are inside too, or are of one iteration."""
+    """Consecutive iterations of each axis inside a depth. A ``rest`` is the slowest loop of its axis: its iterations
+    are consecutive only if all other loops of the axis are inside too, or have one iteration."""
     consecutive = list(inside)
     for at, number in enumerate(loops.loop_numbers):
         if not loops.statement.loops[number].rest:
@@ -177,11 +178,12 @@ def _in_a_row(loops: Nest, depth: int | Ints, inside: Sequence[Floats]) -> Seque
 
 
 def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Sequence[Floats] | None = None) -> Floats:
-    """Elements read one after the other in memory inside a depth (of all or of each candidate), shape ``(n,)``.
+    """Elements contiguous in memory inside ``depth`` (one for all candidates, or one for each), shape ``(n,)``.
 
-    The last dimension's range; where it covers the dimension, times the range of the one before, and so on. Of a range
-    with gaps (windows further apart than they are wide) only one window. A packed access lies in the order of the
-    loops: its whole footprint is contiguous. ``inside`` saves working it out again.
+    This is the range of the last dimension; if the range covers the dimension, it is multiplied by the range of the
+    dimension before, and so on. If a range has gaps (windows further apart than they are wide), only one window counts.
+    A packed access lies in the order of the loops: its whole footprint is contiguous. ``inside``: iterations of each
+    axis; the default is those inside ``depth``.
     """
     if inside is None:
         inside = loops.inside(depth) if isinstance(depth, int) else loops.inside_at(depth)
@@ -216,7 +218,7 @@ def lines_per_set(
     """Cache lines of an access in each set that they fall into, while digit ``j`` takes ``digits[j]`` values, ``(n,)``.
 
     Addresses ``page_bytes`` apart share a set. A dimension whose stride is ``s`` lines reaches at most
-    ``sets / gcd(sets, s)`` sets. None where no stride is so even that lines could collide.
+    ``sets / gcd(sets, s)`` sets. The result is None if no stride makes lines collide.
     """
     sets = page_bytes // line_bytes
     lines: Floats | None = None
@@ -265,16 +267,16 @@ def working_set(loops: Nest, footprints: Sequence[Floats]) -> Floats:
 def fitting_depth(resident: Floats, capacity_bytes: float | Floats) -> Ints:
     """Depth of the largest sub-nest whose working set (``resident``, (L + 1, n)) fits, shape ``(n,)``.
 
-    ``L`` where not even one point fits. A working set never grows with the depth.
+    ``L`` if not even one point fits. A working set never grows with the depth.
     """
     too_large = (resident[:-1] > capacity_bytes).view(np.uint8)
     return np.asarray(np.add.reduce(too_large, axis=0, dtype=np.uint8 if len(resident) < 256 else np.int64), np.int64)
 
 
 def innermost_movers(loops: Nest, touched: Floats) -> NDArray[np.uint8]:
-    """Depth just inside the innermost loop that moves an access around each depth, shape ``(L + 1, n)``.
+    """Depth just inside the innermost of the loops around each depth that move an access, shape ``(L + 1, n)``.
 
-    Loops move an access whose footprint (``touched``, (L + 1, n)) grows with them; 0 where none does.
+    A loop moves an access if the footprint (``touched``, (L + 1, n)) grows with it. The depth is 0 if no loop does.
     """
     movers = np.empty(touched.shape, dtype=np.uint8)
     movers[0] = 0
@@ -288,9 +290,9 @@ def innermost_movers(loops: Nest, touched: Floats) -> NDArray[np.uint8]:
 def moved_elements(loops: Nest, touched: Floats, fits: Ints, movers: NDArray[np.uint8] | None = None) -> Floats:
     """Elements of one access that come into a cache holding the sub-nest at depth ``fits``, shape ``(n,)``.
 
-    The sub-nest's footprint comes in once for every iteration of the loops outside, except that loops directly around
-    it which do not move the access (they reuse what is there) are free. ``movers`` (:func:`innermost_movers`) saves
-    working them out again.
+    The sub-nest's footprint comes in once for every iteration of the loops outside. Loops directly around it that do
+    not move the access are free: they reuse the data in the cache. ``movers``: the result of :func:`innermost_movers`,
+    if it is known.
     """
     places = fits * loops.count + loops.columns
     mover = (innermost_movers(loops, touched) if movers is None else movers).ravel()[places]
@@ -301,9 +303,9 @@ def moved_elements(loops: Nest, touched: Floats, fits: Ints, movers: NDArray[np.
 def vector_extent(loops: Nest) -> Floats:
     """Iterations of the vectorised loop, shape ``(n,)``; 1 where nothing is vectorised.
 
-    Loops of the kind ``vectorize`` where there are any; of a statement that only copies in order, ``vectorize_limit``
-    iterations of all loops fused (the surplus does nothing); else the innermost loop if it is spatial, at most
-    ``vectorize_limit`` and encloses no other statement.
+    If there are loops of the kind ``vectorize``, these are vectorised. If the statement only copies in order, all loops
+    are fused, and ``vectorize_limit`` iterations are a vector (surplus iterations do nothing). Else the innermost loop
+    is vectorised if it is spatial, has at most ``vectorize_limit`` iterations, and encloses no other statement.
     """
     if "vectorize" in loops.kinds:
         return loops.product("vectorize")
@@ -320,10 +322,11 @@ def vector_extent(loops: Nest) -> Floats:
 def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
     """Iterations that may run in parallel, shape ``(n,)``.
 
-    Loops of the kind ``parallel`` (``blockIdx`` on CUDA) where there are any; else, with ``parallel_limit``, the
-    leading spatial loops are fused until their product exceeds the limit, at most ``fusible`` of them and at most
-    :attr:`Statement.fusible` (a loop that also encloses another block ends the fusion; None: no such loop). The
-    vectorised loop is not among them. Of a statement that only copies in order all loops, by vectors.
+    If there are loops of the kind ``parallel`` (``blockIdx`` on CUDA), these run in parallel. Else, with a
+    ``parallel_limit``, the leading spatial loops are fused until their product exceeds the limit: at most ``fusible``
+    of them and at most :attr:`Statement.fusible` (a loop that also encloses another block ends the fusion; None: no
+    such loop), without the vectorised loop. If the statement only copies in order, all loops run in parallel, by
+    vectors.
     """
     explicit = ("parallel", "blockIdx.x", "blockIdx.y")
     if any(kind in explicit for kind in loops.kinds):
@@ -334,7 +337,7 @@ def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
     leading = next((at for at, reduces in enumerate(loops.reduction) if reduces), loops.depth)
     if loops.statement.fusible is not None:
         leading = min(leading, loops.compact_depth(loops.statement.fusible))
-    # The loop that exceeds the limit is still taken in, and ends the fusion.
+    # The loop that exceeds the limit is still fused, and ends the fusion.
     if shape_of(loops.statement).in_order:
         return np.ceil(loops.points() / vector_extent(loops))
     last = np.add.reduce((loops.outer[:leading] <= limit).view(np.uint8), axis=0, dtype=np.int64)
@@ -351,8 +354,8 @@ def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
 def enclosing_depth(sketch: Sketch, main: Nest, statement: Statement, matrix: Matrix) -> Ints:
     """Number of the main statement's (kept) loops that enclose ``statement``, shape ``(n,)``.
 
-    0 for a nest of its own, ``INLINE_LOCATION`` where it is inlined. TVM passes over loops of one iteration: where all
-    loops outside of the chosen place are such, the statement keeps a nest of its own.
+    0 for a nest of its own, ``INLINE_LOCATION`` where it is inlined. TVM passes over loops of one iteration: if all
+    loops around the chosen place have one iteration, the statement keeps a nest of its own.
     """
     if statement.location_column is None:
         return np.full(len(matrix), main.compact_depth(statement.fixed_depth), dtype=np.int64)
@@ -371,8 +374,8 @@ def enclosing_depth(sketch: Sketch, main: Nest, statement: Statement, matrix: Ma
 
 
 def unroll_limit(sketch: Sketch, statement: Statement, matrix: Matrix, dtype: DTypeLike) -> Floats | None:
-    """Iterations up to which loops of ``statement`` are unrolled by its unroll Choice, shape ``(n,)``; None where there
-    is no such Choice."""
+    """Iterations up to which the unroll Choice of ``statement`` unrolls its loops, shape ``(n,)``; None if it has no
+    such Choice."""
     column = statement.unroll_column
     if column is None:
         return None

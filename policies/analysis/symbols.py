@@ -17,22 +17,22 @@ S9    (tensor cores) tensor-core products of a block, for  0
                      one step of the reduction
 ====  =============  ====================================  =============================================
 
-*m_l0 on CUDA.* A thread has at most 255 registers, and the threads of a block together those of a multiprocessor: TVM
-tells the compiler how many threads there are (``__launch_bounds__``), and it gives each of them that many. What a
-thread holds beyond is spilled to memory, the "data transmission overhead" of which section 4.1 speaks: such a kernel
-runs. One that asks for more shared memory than m_l1 does not.
+*m_l0 on CUDA.* A thread has at most 255 registers, and the threads of a block share those of a multiprocessor. TVM
+tells the compiler how many threads there are (``__launch_bounds__``), and the compiler divides the registers among
+them. Values beyond a thread's registers are spilled to memory: this is the "data transmission overhead" of section 4.1,
+and such a kernel runs. A kernel that asks for more shared memory than m_l1 does not run.
 
 *S9*, a symbol that "describes TensorCore resources utilization" (section 6.4), is not defined in the paper. Here it is
-the number of 16x16x16 products (the WMMA instruction that the paper uses) that a block has at hand at once, and its
-penalty ``l0_t`` the share of a multiprocessor's tensor cores that these keep busy, ``S9 / (ceil(S9 / u) u)``, as
-``l1_c`` and ``l2_c`` are of schedulers and multiprocessors. The peak of such a statement is that of the tensor cores,
-which is the maker's figure (:mod:`devices.cuda.tensor_cores`). Neither was compared with measurements.
+the number of 16x16x16 products (the WMMA instruction that the paper uses) that a block computes in one step. Its
+penalty ``l0_t`` is the share of a multiprocessor's tensor cores that these products keep busy,
+``S9 / (ceil(S9 / u) u)``, as ``l1_c`` is for schedulers and ``l2_c`` for multiprocessors. The peak of such a statement
+is the maker's figure for the tensor cores (:mod:`devices.cuda.tensor_cores`). Neither was compared with measurements.
 
 Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper leaves unbounded: ``1 + S2 / S1``. Only
-its relation between candidates matters. The paper prints a small 2 behind ``S_2``. It is no exponent here: the paper
-calls the term a compute-to-memory ratio, and the released code (``feature_psa.cc``, ``psa_model.py``) has ``1 +
-operations / memory workload`` of a thread, without a square (it multiplies a time by a term of its inverse).
-:mod:`policies.analysis.equation_1` has the other reading too.
+its ratio between candidates matters. The paper prints a small 2 behind ``S_2``. This module does not read it as an
+exponent: the paper calls the term a compute-to-memory ratio, and the released code (``feature_psa.cc``,
+``psa_model.py``) has ``1 + operations / memory workload`` of a thread, without a square (it multiplies a time by a term
+of its inverse). :mod:`policies.analysis.equation_1` has the other reading too.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class DeviceLimits:
 
 
 def limits(device: DeviceAbstraction, arithmetic: Arithmetic = "float32") -> DeviceLimits:
-    """The limits of a device, with the peak of such operations: a CUDA thread holds at most 255 registers, a CPU core
+    """The limits of a device, with its peak for ``arithmetic``. A CUDA thread holds at most 255 registers; a CPU core
     works on one vector at a time."""
     cuda = device.kind == "cuda"
     return DeviceLimits(
@@ -142,7 +142,7 @@ def utilisation(work: Floats, units: float) -> Floats:
 
 
 def registers_at_hand(symbols: Symbols, limit: DeviceLimits) -> Floats:
-    """``m_l0`` of each candidate, ``(n,)``: the registers that a thread of so many can have."""
+    """``m_l0`` of each candidate, ``(n,)``: the registers that each thread of its block can have."""
     return np.minimum(limit.m_l0, limit.m_l0_together / np.maximum(symbols.s4, 1.0))
 
 
@@ -162,11 +162,11 @@ def penalties(symbols: Symbols, limit: DeviceLimits) -> Penalties:
 
 
 def statement_secs(symbols: Symbols, terms: Penalties, limit: DeviceLimits) -> tuple[Floats, Floats]:
-    """Compute and memory latency of one statement: ``L_c = S8 / U_p`` and ``L_m = S5 / U_m``, of which equation 1 is
-    the sum over all statements.
+    """Compute and memory latency of one statement: ``L_c = S8 / U_p`` and ``L_m = S5 / U_m``. Equation 1 sums them over
+    all statements.
 
     ``U_p = T_p * P_l0c * P_l1c * alpha * P_l2c`` and ``U_m = T_m * P_l0m * P_l1m`` (capacity of the upper levels)
-    ``* P_l2m``. On tensor cores ``T_p`` is theirs, where it is known, times ``P_l0t``.
+    ``* P_l2m``. On tensor cores ``T_p`` is the peak of the tensor cores, if known, times ``P_l0t``.
     """
     tensor = limit.tensor_flops or limit.peak_flops
     peak = np.where(symbols.s9 > 0, tensor, limit.peak_flops).astype(symbols.s8.dtype)

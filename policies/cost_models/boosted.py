@@ -4,12 +4,12 @@ Notation: ``n`` records with log seconds ``y``; ``M`` members, each trained on a
 repetition; ``f_m(x)``: prediction of member ``m`` in log seconds.
 
 - Mean: ``mu(x) = 1/M sum_m f_m(x)``. Spread: ``s(x)^2``, the variance of the members (divided by ``M - 1``).
-- Deviation: ``sqrt(s(x)^2 + noise^2)``, the noise from the members that have not seen a record
+- Deviation: ``sqrt(s(x)^2 + noise^2)``. The noise follows from the members that have not seen a record
   (:mod:`policies.cost_models.out_of_bag`).
 
-The rank objective learns the order within each task. Its scores become log seconds by a monotone fit
-(:mod:`policies.cost_models.monotone`) on the out-of-bag scores of the records, pooled over the tasks: with records of
-several tasks the order is right, and the level is that of all tasks together."""
+The rank objective learns the order within each task. A monotone fit (:mod:`policies.cost_models.monotone`) on the
+out-of-bag scores of the records, pooled over the tasks, turns its scores into log seconds. With records of several
+tasks the order is right, and the level is that of all tasks together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
     "regression": {"objective": "reg:squarederror"},
     "pairwise": {
         "objective": "rank:pairwise",
-        "lambdarank_pair_method": "topk",  # with as many as there are records: every pair
+        "lambdarank_pair_method": "topk",  # the top k of k records: every pair
         "lambdarank_normalization": False,
         "lambdarank_score_normalization": False,
     },
@@ -53,8 +53,8 @@ class BoostedSettings:
     """Hyperparameters."""
 
     objective: Objective = "regression"
-    """``pairwise`` is AutoTVM's rank loss (its equation 2: over all pairs of a task, all of one weight); ``ndcg``
-    weighs the pairs by their effect at the top of the list (LambdaRank)."""
+    """``pairwise`` is AutoTVM's rank loss (its equation 2: all pairs of a task have the same weight); ``ndcg`` weighs
+    the pairs by their effect at the top of the list (LambdaRank)."""
     members: int = 4
     """Size of the bootstrap. A single member is trained on all records, and its deviation is its training error."""
     rounds: int = 120
@@ -68,11 +68,11 @@ class BoostedSettings:
     column_share: float = 0.5
     gamma: float = 0.0
     emphasis: float = 0.5
-    """A record of a regression weighs ``exp(-emphasis * slowdown)``; the slowdown over its task's fastest is in log
-    seconds, at most 3: the search visits the top only."""
+    """A record of a regression weighs ``exp(-emphasis * slowdown)``, because the search visits the top only. The
+    slowdown is relative to the fastest record of its task, in log seconds, at most 3."""
     levelled: bool = False
-    """True for trees that start from the analyzer, if the analyzer's error on a task as a whole is taken out of the
-    task's records, and no error counts as more than :data:`LARGEST_ERROR`."""
+    """For trees that start from the analyzer: true if the analyzer's median error on a task is taken out of the task's
+    records, and the errors that remain are limited to :data:`LARGEST_ERROR`."""
 
     def __post_init__(self) -> None:
         if self.members < 1 or self.rounds < 1:
@@ -92,8 +92,8 @@ AUTOTVM_TREES = BoostedSettings(
     gamma=1e-4,
     emphasis=0.0,
 )
-"""AutoTVM: the rank objective, trees of depth 3 and five models for the deviation (section 3.3). It stops boosting
-early by the recall on its training records; here the rounds are fixed."""
+"""AutoTVM: the rank objective, trees of depth 3 and five models for the deviation (section 3.3). AutoTVM stops boosting
+early, by the recall on its training records; here the rounds are fixed."""
 
 TRANSFERRED = BoostedSettings(
     members=2,
@@ -105,18 +105,19 @@ TRANSFERRED = BoostedSettings(
     column_share=0.3,
     levelled=True,
 )
-"""Settings of trees that are trained on many tasks for others: slow and from parts of the data, so that they learn what
-tasks have in common. The level of a new task is known from its first records (the shift of equation 4)."""
+"""Settings of trees that are trained on many tasks and used for others. They learn slowly and from parts of the data,
+so that they learn what tasks have in common. The level of a new task is known from its first records (the shift of
+equation 4)."""
 LARGEST_ERROR = 2.0
-"""An error of the analyzer, relative to its others on the task, that is larger in log seconds counts as this large."""
+"""Limit of the analyzer's error on a record, in log seconds relative to its median error on the task."""
 
 
 class GradientBoostedModel(CostModelDefaults):
     """See the module's docstring. Features may be NaN, never infinite.
 
-    ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's), from which the trees
-    start: they learn its error instead of the whole. Where it is NaN (the analyzer does not know the sketch) they start
-    from the median of such records, or, where it was first trained on none, of the predictions.
+    ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's). The trees start from
+    it and learn its error. If it is NaN (the sketch is not described), they start from the median of the records
+    without a prediction, or, if the first training had no such record, from the median of the predictions.
     """
 
     KIND: ClassVar[str] = "boosted"
@@ -151,8 +152,8 @@ class GradientBoostedModel(CostModelDefaults):
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: trains anew on everything seen; a loaded model keeps its trees and adds to them
-        what it learns of the records seen since."""
+        """See :meth:`CostModel.update`: train anew on all records seen. A loaded model keeps its trees, and adds trees
+        that are trained on the records seen since."""
         if not self._boosters:
             self._columns = self._joined(features).shape[1]
         self._matrix(features)
@@ -162,7 +163,7 @@ class GradientBoostedModel(CostModelDefaults):
         self._train(self._joined(table)[order], seen_log_secs[order], tasks[order], counts[order])
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
-        """See :meth:`CostModel.predict`; ValueError also for another number of columns than the training's."""
+        """See :meth:`CostModel.predict`. Raise ValueError also if the number of columns differs from the training's."""
         if not self._boosters:
             raise ValueError("the model has not been trained")
         matrix = self._matrix(features)
@@ -197,7 +198,7 @@ class GradientBoostedModel(CostModelDefaults):
 
     def _scores(self, matrix: NDArray[np.float32]) -> Floats:
         """Each member's prediction, larger for slower, shape ``(M, n)``."""
-        # The margin is added here: handing it over costs more than the prediction.
+        # The margin is added here: passing it to XGBoost costs more than the prediction.
         raw = np.array([booster.inplace_predict(matrix, validate_features=False) for booster in self._boosters])
         scores = raw.astype(np.float64) + self._margin(matrix)
         return -scores if self.ranks else scores
@@ -206,7 +207,7 @@ class GradientBoostedModel(CostModelDefaults):
         return scores if self._map is None else self._map(scores)
 
     def _start_from(self, matrix: NDArray[np.float32], log_secs: Floats) -> None:
-        """Median error of a prediction, and the value that replaces a missing one."""
+        """Set the median error of the prior prediction, and the value that replaces a missing prediction."""
         known = np.ones(len(matrix), dtype=bool)
         if self.offset_column is not None:
             prior = matrix[:, self.offset_column].astype(np.float64)
@@ -260,7 +261,7 @@ class GradientBoostedModel(CostModelDefaults):
 
     def _parameters(self, member: int, records: int) -> dict[str, Any]:
         settings = self.settings
-        # By default XGBoost has no pairs but those with one of the 32 records that are predicted best.
+        # By default XGBoost only forms pairs with one of the 32 records that it predicts to be the best.
         pairs = {"lambdarank_num_pair_per_sample": records} if settings.objective == "pairwise" else {}
         return {
             **pairs,
@@ -323,10 +324,10 @@ class GradientBoostedModel(CostModelDefaults):
 
 
 class InvariantTreesModel(GradientBoostedModel):
-    """Gradient-boosted trees on features that all tasks and devices share, trained on some tasks for others.
+    """Gradient-boosted trees on features that all tasks and devices share, trained on some tasks and used for others.
 
-    ``from_analyzer``: they start from the analyzer's log seconds. With several tasks each record counts the same, and
-    the level of a new task is the analyzer's, shifted as on the others.
+    ``from_analyzer``: the trees start from the analyzer's log seconds. With several tasks each record counts the same.
+    The level of a new task is the analyzer's, shifted by its median error on the records of the training.
     """
 
     KIND: ClassVar[str] = "boosted-invariant"
@@ -340,12 +341,13 @@ class InvariantTreesModel(GradientBoostedModel):
         *,
         from_analyzer: bool = False,
     ) -> None:
-        # The first column of the view that comes first is the analyzer's.
+        # Column 0 of the first view, the invariant one, is the analyzer's prediction.
         super().__init__(seed, settings, 0 if from_analyzer else offset_column)
 
     @classmethod
     def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
-        """Both views; where the second column says that the sketch is not described, a prediction is NaN, not 0."""
+        """Both views side by side. The prediction is NaN, not 0, where the second column says that the sketch is not
+        described."""
         matrix = super()._joined(features)  # a copy
         matrix[matrix[:, 1] == 0.0, 0] = np.nan
         return matrix
@@ -357,8 +359,9 @@ class InvariantTreesModel(GradientBoostedModel):
 
 
 def _levelled(log_secs: Floats, prior: Floats, groups: Groups) -> Floats:
-    """Log seconds ``(n,)`` with the level of each task moved, so that its median distance from the prior is that of all
-    tasks, and the distance of a record limited. Records without a prior (NaN) move with their task."""
+    """Log seconds ``(n,)`` with the level of each task shifted, so that its median distance from the prior is the
+    median over all records. A record's distance from its task's level is limited to :data:`LARGEST_ERROR`. Records
+    without a prior (NaN) are shifted with their task."""
     known = np.isfinite(prior)
     if not known.any():
         return log_secs

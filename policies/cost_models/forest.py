@@ -29,8 +29,8 @@ MAX_FEATURES = 10
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees side by side; a node is an index into all arrays but ``roots``. A row goes left where its feature is at
-    most the threshold.
+    """Trees side by side; a node is an index into all arrays but ``roots``. A row goes left if its feature is at most
+    the threshold.
     """
 
     roots: NDArray[np.int32]
@@ -87,8 +87,8 @@ class RandomForestModel(CostModelDefaults):
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: a new forest on everything seen. A loaded forest has seen nothing: it is
-        replaced by one of the records since."""
+        """See :meth:`CostModel.update`: grow a new forest on all records seen. A loaded forest has seen no records: it
+        is replaced by a forest that is trained on the records since."""
         if self._forest is None:
             self._columns = features.view(self.views[0]).shape[1]
         self._matrix(features)
@@ -139,7 +139,7 @@ class RandomForestModel(CostModelDefaults):
 def _grow(
     matrix: NDArray[np.float32], log_secs: Floats, weights: Floats, trees: int, max_features: int, seed: int
 ) -> Forest:
-    # Two seconds of import that only a process that trains should pay.
+    # This import takes two seconds, which only a process that trains should pay.
     from sklearn.ensemble import RandomForestRegressor
 
     grown = RandomForestRegressor(

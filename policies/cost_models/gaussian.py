@@ -7,13 +7,13 @@ median of ``y - m(x)`` over the records and ``r = y - m(x) - c``, a candidate is
     mean(x) = m(x) + c + k(x)^T (K + N)^-1 r          variance(x) = a - k(x)^T (K + N)^-1 k(x)
     k(x, x') = a exp(-|x - x'|^2 / 2 l)
 
-``x`` are the features of :mod:`policies.features.standard`, ``N`` the noise ``b``, for each record divided by its
-weight and times ``1 + (2 max(r, 0))^2``: a candidate that is far slower than expected must not change the predictions
-of its neighbours much. ``a`` and ``b`` are those of a grid under which the records are most likely, with a prior on
-both: few records must not be explained by noise alone, nor without noise.
+``x`` are the features of :mod:`policies.features.standard`. ``N`` is diagonal: for each record the noise ``b``, divided
+by the record's weight and multiplied by ``1 + (2 max(r, 0))^2``, since a candidate that is far slower than expected
+must not change the predictions of its neighbours much. ``a`` and ``b`` are the values of a grid under which the records
+are most likely, with a prior on both: few records must not be explained by noise alone, nor without noise.
 
-Beyond :data:`MOST_RECORDS` the fastest and the latest records alone count (:meth:`GaussianProcessModel.chosen_rows`):
-the cost is cubic in their number.
+If there are more than :data:`MOST_RECORDS`, only the fastest and the latest count
+(:meth:`GaussianProcessModel.chosen_rows`), because the cost is cubic in their number.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from policies.features.table import STANDARD, SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
 LENGTH = 0.2
-"""``l``: two random candidates have a squared distance of about 2, those of one sketch mostly of 0.5 to 2. Half and
-twice as much made no difference beyond the spread on the recorded sets (docs/lab/benchmarks.md)."""
+"""``l``. Two random candidates have a squared distance of about 2, two of one sketch mostly of 0.5 to 2. Half and twice
+this value made no difference beyond the spread on the recorded sets (docs/lab/benchmarks.md)."""
 SLOW_NOISE = 2.0
-"""Growth of the noise with the log seconds by which a record is slower than expected. Set by hand; that slow records
-count less came with other changes, which together saved trials (docs/lab/benchmarks.md, 1,347 to 1,259)."""
+"""Growth of the noise with the log seconds by which a record is slower than expected. Set by hand. It came with other
+changes, which together saved trials (docs/lab/benchmarks.md, 1,347 to 1,259)."""
 AMPLITUDES = (0.04, 0.09, 0.2, 0.4, 0.8)
 NOISES = (0.01, 0.03, 0.1, 0.25)
-"""Variances of log seconds that are tried, of deviations from 0.2 to 0.9 and from 0.1 to 0.5: set by hand."""
+"""Variances of log seconds that are tried for ``a`` and ``b``: deviations from 0.2 to 0.9 and from 0.1 to 0.5. Set by
+hand."""
 USUAL_AMPLITUDE, USUAL_NOISE = 0.3, 0.04
-"""The middle of the prior on the two, whose logarithms have a deviation of 1: set by hand."""
+"""The middle of the prior on ``a`` and ``b``; the logarithm of each has a deviation of 1. Set by hand."""
 LEAST_RECORDS = 8
-"""Fewer say nothing of the two: they are as usual. Set by hand, as the next two are."""
+"""With fewer records, ``a`` and ``b`` have their usual values. Set by hand, as the next two are."""
 MOST_RECORDS = 256
 LEAST_DEVIATION = 1e-3
 
@@ -50,8 +51,9 @@ LEAST_DEVIATION = 1e-3
 class GaussianProcessModel(CostModelDefaults):
     """See the module's docstring. It reads one task's features.
 
-    ``offset_column``: the symbolic feature with the prior prediction in log seconds (the analyzer's); None: 0. Where it
-    is NaN (the analyzer does not know the sketch) the median of such records stands in, or of all.
+    ``offset_column``: the symbolic feature with the prior prediction in log seconds (the analyzer's); if None, the
+    prior is 0. If the feature is NaN (the sketch is not described), the prior is the median of the records without a
+    prediction, or of all records if there are none.
     """
 
     KIND: ClassVar[str] = "gaussian"
@@ -75,7 +77,8 @@ class GaussianProcessModel(CostModelDefaults):
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: anew on everything seen. A loaded model has seen nothing: it is replaced."""
+        """See :meth:`CostModel.update`: train anew on all records seen. A loaded model has seen no records: it is
+        replaced."""
         self._read(features)
         self._seen.add(features, log_secs, groups, weights)
         table, seen_log_secs, _, counts = self._seen.all()
@@ -83,8 +86,8 @@ class GaussianProcessModel(CostModelDefaults):
         self._train(table.take(rows), seen_log_secs[rows], counts[rows])
 
     def chosen_rows(self, log_secs: Floats) -> NDArray[np.intp]:
-        """See :class:`policies.cost_models.protocol.CostModel`: all rows, or the fastest for half of
-        :data:`MOST_RECORDS` and as many of the latest others."""
+        """See :class:`policies.cost_models.protocol.CostModel`: all rows if there are at most :data:`MOST_RECORDS`;
+        else this number, of which one half are the fastest rows and the other half the latest of the others."""
         count = len(log_secs)
         if count <= MOST_RECORDS:
             return np.arange(count)
@@ -104,7 +107,7 @@ class GaussianProcessModel(CostModelDefaults):
         near = _near(points, points)
         self._amplitude, noise = _most_likely(near, residual, share)
         factor = np.linalg.cholesky(self._amplitude * near + np.diag(noise * share))
-        # The inverse of the factor: of what is predicted much more is asked than is trained.
+        # The inverse is kept, because the model predicts far more often than it is trained.
         self._factor = np.linalg.inv(factor)
         self._weights = self._factor.T @ (self._factor @ residual)
         self._points = points
@@ -121,7 +124,7 @@ class GaussianProcessModel(CostModelDefaults):
         return mean, np.sqrt(np.maximum(self._amplitude - explained, LEAST_DEVIATION**2))
 
     def _read(self, features: FeatureTable) -> Features:
-        """The standardised features; ValueError for other columns than those of the training."""
+        """Return the standardised features. Raise ValueError if the columns differ from those of the training."""
         points, columns = features.view(STANDARD), features.view(SYMBOLIC).shape[1]
         if columns != points.shape[1] or (self._points is not None and points.shape[1] != self._points.shape[1]):
             expected = points.shape[1] if self._points is None else self._points.shape[1]
@@ -169,7 +172,8 @@ def _near(left: Features, right: Features) -> Floats:
 
 
 def _most_likely(near: Floats, residual: Floats, share: Floats) -> tuple[float, float]:
-    """Amplitude and noise of the grid under which the residuals are most likely; ``share`` (n,): of the noise."""
+    """Amplitude and noise of the grid under which the residuals are most likely. ``share`` (n,): factor on the noise of
+    each record."""
     if len(residual) < LEAST_RECORDS:
         return USUAL_AMPLITUDE, USUAL_NOISE
     likely = {(a, b): _log_likelihood(near, residual, share, a, b) for a in AMPLITUDES for b in NOISES}
@@ -177,8 +181,8 @@ def _most_likely(near: Floats, residual: Floats, share: Floats) -> tuple[float, 
 
 
 def _log_likelihood(near: Floats, residual: Floats, share: Floats, amplitude: float, noise: float) -> float:
-    """Log likelihood of the residuals and of the two numbers by their prior, up to a constant (Rasmussen and Williams
-    5.8)."""
+    """Log likelihood of the residuals, plus the log prior of amplitude and noise, up to a constant (Rasmussen and
+    Williams 5.8)."""
     factor = np.linalg.cholesky(amplitude * near + np.diag(noise * share))
     half = np.linalg.solve(factor, residual)
     prior = math.log(amplitude / USUAL_AMPLITUDE) ** 2 + math.log(noise / USUAL_NOISE) ** 2

@@ -2,9 +2,9 @@
 
     f(x) = f_global(x) + f_local(x)                                            (AutoTVM equation 4)
 
-The global model was trained before, on other records: of other tasks, other device classes, or an earlier run. It makes
-useful predictions before there is any record. The local model is trained on the residuals of the global one on the
-records of the task. A shift between the two, the median of the residuals, gives the level of a new task from its first
+The global model was trained before, on records of other tasks, other device classes, or an earlier run. It makes useful
+predictions before the task has any record. The local model is trained on the residuals that the global one leaves on
+the task's records. A shift between the two, the median of the residuals, gives the level of a new task from its first
 few records, long before there are enough to train on.
 """
 
@@ -29,8 +29,8 @@ class GlobalLocalModel(CostModelDefaults):
 
     Args:
         general: a trained model, which never changes here.
-        local: an untrained model, which learns ``log_secs - general - shift``; None: the global model and the shift
-            alone, which ``fit`` then sets.
+        local: an untrained model, which learns ``log_secs - general - shift``; None for the global model and the shift
+            alone.
     """
 
     KIND: ClassVar[str] = "global-local"
@@ -44,7 +44,7 @@ class GlobalLocalModel(CostModelDefaults):
 
     @property
     def views(self) -> tuple[str, ...]:
-        """Those of the global and of the local model."""
+        """The views of the global and of the local model."""
         return tuple(dict.fromkeys((*self._general.views, *(self._local.views if self._local is not None else ()))))
 
     @property
@@ -54,7 +54,7 @@ class GlobalLocalModel(CostModelDefaults):
 
     @property
     def shift(self) -> float:
-        """Log seconds by which this task is slower than the global model says."""
+        """Log seconds by which this task is slower than the global model predicts."""
         return self._shift
 
     def level(self, features: FeatureTable, log_secs: Floats) -> None:
@@ -62,7 +62,7 @@ class GlobalLocalModel(CostModelDefaults):
         self._shift = float(np.median(log_secs - self._general.predict(features)[0])) if len(log_secs) else 0.0
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.fit`; the global model stays as it is."""
+        """See :meth:`CostModel.fit`. The global model does not change."""
         self._seen = SeenRecords()
         self.update(features, log_secs, groups, weights)
 
@@ -72,19 +72,20 @@ class GlobalLocalModel(CostModelDefaults):
         table, seen_log_secs, tasks, counts = self._seen.all()
         self.level(table, seen_log_secs)
         if self._local is not None:
-            # By what they took, not by what is left of it: the local model sees that alone.
+            # Rows are chosen by their measured time, not by the residual, which is all that the local model sees.
             rows = self._local.chosen_rows(seen_log_secs)
             left = seen_log_secs - self._general.predict(table)[0] - self._shift
             self._local.fit(table.take(rows), left[rows], tasks[rows], counts[rows])
             self._trained = True
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
-        """See :meth:`CostModel.predict`. Before any record it is the global model's, and unsure."""
+        """See :meth:`CostModel.predict`. Without a trained local model it is the global model's prediction plus the
+        shift, with a deviation of at least :data:`PRIOR_DEVIATION`."""
         mean, deviation = self._general.predict(features)
         mean = mean + self._shift
         if self._local is None or not self._trained:
             return mean, np.maximum(deviation, PRIOR_DEVIATION)
-        # The local model's deviation is that of the sum: it is what is left of the records once both are used.
+        # The local model's deviation is that of the sum: it describes the error that remains after both models.
         rest, left = self._local.predict(features)
         return mean + rest, left
 
@@ -108,10 +109,10 @@ class GlobalLocalModel(CostModelDefaults):
 
 
 def only_views(table: FeatureTable, names: tuple[str, ...]) -> FeatureTable:
-    """The table with these views alone: the symbolic one has another width in every task."""
+    """The table with these views alone: the symbolic view has another width in every task."""
     return FeatureTable({name: table.view(name) for name in names})
 
 
 def transferable(model: CostModel) -> bool:
-    """Return true if the model reads nothing whose layout belongs to one task."""
+    """Return true if the model reads no view whose layout belongs to one task."""
     return OF_A_TASK.isdisjoint(model.views)

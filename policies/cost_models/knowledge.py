@@ -1,11 +1,11 @@
 """Knowledge of a task from earlier records: of its own workload measured elsewhere, and of other workloads.
 
 Records of the same workload, from another device class or an earlier run, teach most. They are aligned with the
-sketches of this task, and a model of the task's own features is trained on them. The analyzer's terms in those features
-are computed for the device that measured them, and later for the device at hand, so that the analyzer's difference
-between the devices is taken into account.
+sketches of this task, and a model of the task's own features is trained on them. The analyzer's terms in these features
+are computed for the device that measured the records in the training, and for the device of the task in a prediction,
+so that the analyzer's difference between the devices is taken into account.
 
-Records of other workloads are trained on by a model whose features are the same for all tasks.
+For records of other workloads, a model is trained whose features are the same for all tasks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:  # the type alone: nothing here reads a file
     from fleet_tune.base.task_data import TaskData
 
 LEAST_RECORDS = 32
-"""Fewer aligned records of a workload than this say less than what is known of other workloads."""
+"""Least aligned records of a workload to train on: fewer say less than the records of other workloads."""
 
-# What these annotations are given is a number that follows from the target: how many cores, how wide a vector.
+# The values of these annotations follow from the target: the number of cores, the width of a vector.
 _TARGET_BOUND = frozenset({"meta_schedule.parallel", "meta_schedule.vectorize", "meta_schedule.unroll_explicit"})
 
 
@@ -45,9 +45,9 @@ class Examples:
 
 
 def skeleton(sketch: Sketch) -> str:
-    """The sketch's trace without everything that only its target decides, and without the names of blocks, which are no
-    part of a workload's hash: equal for the same sketch of two device classes. ValueError for a trace that is not
-    TVM's."""
+    """Return the sketch's trace without the values that only its target decides, and without the names of blocks, which
+    are not part of a workload's hash. It is equal for the same sketch of two device classes. Raise ValueError if the
+    trace is not TVM's."""
     instructions = []
     for kind, inputs, attributes, outputs in json.loads(sketch.trace_text):
         bound = kind == "Annotate" and bool(attributes) and attributes[0] in _TARGET_BOUND
@@ -57,7 +57,8 @@ def skeleton(sketch: Sketch) -> str:
 
 
 def aligned(source: TaskData, sketches: Sequence[Sketch]) -> tuple[TaskData, int]:
-    """The records of ``source`` on the sketches of the same workload for another target, and how many are left out.
+    """Move the records of ``source`` to ``sketches``, those of the same workload for another target. Return the moved
+    records, and how many are left out.
 
     Sketches are matched by their traces' skeletons, decisions by the values that they stand for.
     """
@@ -73,14 +74,14 @@ def _skeleton(sketch: Sketch) -> str:
     try:
         return skeleton(sketch)
     except (ValueError, TypeError):
-        return sketch.trace_text  # no trace of TVM's: it matches itself alone
+        return sketch.trace_text  # not a trace of TVM's: it matches itself alone
 
 
 def _usable(
     sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
 ) -> tuple[list[tuple[int, TaskData]], int]:
-    """The aligned sources that have records to learn from, by their number; and the number of records that could not be
-    aligned."""
+    """Return the aligned sources for this kind of device that have a success among their records, each with its number;
+    and the number of records that could not be aligned."""
     usable: list[tuple[int, TaskData]] = []
     lost = 0
     for number, source in enumerate(sources):
@@ -99,10 +100,10 @@ def teaches_own(sources: Iterable[TaskData], sketches: Sequence[Sketch], device:
 def own_examples(
     sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
 ) -> tuple[Examples | None, int]:
-    """Records of the same workload elsewhere, in the joint layout of this task's sketches, None if there are none; and
-    the number of them that could not be aligned.
+    """Return the records of the same workload elsewhere, in the joint layout of this task's sketches (None if there are
+    none), and the number of records that could not be aligned.
 
-    The level of each source is moved by the analyzer's difference between the devices.
+    The analyzer's terms are those for the device that measured the records.
     """
     layout = joint_layout(sketches, device)
     tables: list[FeatureTable] = []
@@ -123,7 +124,7 @@ def own_examples(
 
 
 def general_examples(sources: Iterable[TaskData], views: Sequence[str]) -> Examples | None:
-    """Candidates of any tasks in the views that all tasks share; None where there is no success among them."""
+    """Candidates of any tasks in the views that all tasks share; None if there is no success among them."""
     tables: list[FeatureTable] = []
     costs: list[Floats] = []
     groups: list[Groups] = []
@@ -146,7 +147,8 @@ def general_examples(sources: Iterable[TaskData], views: Sequence[str]) -> Examp
 def own_prior(
     sources: Sequence[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction, seed: int
 ) -> tuple[CostModel | None, int]:
-    """A model of a task trained on its workload's records elsewhere, None where too few are aligned; how many are not.
+    """Return a model of a task that is trained on its workload's records elsewhere (None if fewer than
+    :data:`LEAST_RECORDS` are aligned), and the number of records that could not be aligned.
 
     ``sources``: of the same workload.
     """
@@ -161,7 +163,7 @@ def own_prior(
 def general_prior(
     sources: Iterable[TaskData], seed: int, entry: CostModelEntry = BOOSTED_INVARIANT, *, from_analyzer: bool = True
 ) -> CostModel | None:
-    """A model of features that all tasks share, trained on these records; None where there is no success among them.
+    """A model of features that all tasks share, trained on these records; None if there is no success among them.
 
     ``from_analyzer``: it starts from the analyzer's prediction.
     """

@@ -6,7 +6,7 @@ Notation: a list of ``n`` records of one task with labels ``y_i = min latency / 
 
     G_i = (2^y_i - 1) / sum_k (2^y_(k) - 1) / log2(1 + k)        gain over the best possible DCG, y_(k) sorted by label
     D_i = log2(1 + r_i)                                          discount
-    w_ij = |G_i - G_j| * |1 / D_i - 1 / D_j|                     what swapping the two changes of the NDCG
+    w_ij = |G_i - G_j| * |1 / D_i - 1 / D_j|                     change of the NDCG if the two are swapped
     loss = - sum over i, j with y_i > y_j of w_ij * log2 sigmoid(s_i - s_j)
 
 It is the LambdaRank scheme of Wang et al., "The LambdaLoss framework" (equations 6 and 11), with sigma = 1. Records of
@@ -29,7 +29,7 @@ LEAST_DCG = 1e-10
 
 
 def lambda_rank(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of one list, ``scores`` and ``labels`` ``(n,)``; 0 where no two labels differ."""
+    """The loss of one list, ``scores`` and ``labels`` ``(n,)``; 0 if no two labels differ."""
     import torch
 
     order = torch.argsort(scores.detach(), descending=True, stable=True)

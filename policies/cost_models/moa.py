@@ -6,9 +6,9 @@ records of its device class, and the siamese model follows it without a training
 
     t <- train(s, records)            s <- m s + (1 - m) t
 
-As ``t = s + (what training added)``, this is the paper's update of the siamese model by the target's gradients. The
-siamese model is only the next starting point: few and one-sided early records cannot spoil it, as they can the weights
-of a model that is fine-tuned on and on. It does so in each training; the paper's code trains in every fourth round.
+As ``t = s + (the change by training)``, this is the paper's update of the siamese model by the target's gradients. The
+siamese model is only the next starting point: few and one-sided early records cannot spoil it, as they can spoil a
+model that is fine-tuned again and again. Here every training updates it; the paper's code trains in every fourth round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from policies.cost_models.protocol import CostModel, CostModelDefaults, NetworkM
 from policies.features.table import FeatureTable
 
 MOMENTUM = 0.99
-"""The paper's, and its code's."""
+"""Momentum in the paper and in its code."""
 
 _SIAMESE = "siamese/"
 
@@ -33,11 +33,11 @@ _SIAMESE = "siamese/"
 def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dict[str, NDArray[np.float32]]:
     """The siamese weights after one step: ``momentum * siamese + (1 - momentum) * target``, array by array.
 
-    ValueError where the two do not have the same names and shapes.
+    Raise ValueError if the two do not have the same names and shapes.
     """
     if {name: values.shape for name, values in siamese.items()} != {name: w.shape for name, w in target.items()}:
         raise ValueError("the siamese and the target model have different weights")
-    # In double precision: a hundredth of a small change would be lost in the rounding of what it is added to.
+    # In double precision: rounding to float32 would lose a hundredth of a small change.
     return {
         name: (momentum * values.astype(np.float64) + (1.0 - momentum) * target[name]).astype(np.float32)
         for name, values in siamese.items()
@@ -47,11 +47,12 @@ def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dic
 class MomentumModel(CostModelDefaults):
     """A network that is adapted by momentum; see the module's docstring.
 
-    ``save`` writes the siamese weights, and no records.
+    ``save`` writes the siamese weights and the network, but no records.
 
     Args:
         model: the network.
-        pretrained: true if its weights are the first siamese model; else the result of the first training is.
+        pretrained: true if the network's weights are the first siamese weights; else these are the result of the first
+            training.
         momentum: share of the siamese weights that an update keeps.
     """
 
@@ -68,7 +69,7 @@ class MomentumModel(CostModelDefaults):
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The network's."""
+        """The views of the network."""
         return self._model.views
 
     @property
@@ -82,12 +83,12 @@ class MomentumModel(CostModelDefaults):
         return self._model
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """One update on these records alone, those of earlier calls forgotten; the siamese weights stay."""
+        """Update once on these records alone, and forget those of earlier calls. The siamese weights stay."""
         self._seen = SeenRecords()
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """One update on these and all records since ``fit`` or ``load``; see :meth:`CostModel.update`."""
+        """Update once on these and all records since ``fit`` or ``load``; see :meth:`CostModel.update`."""
         self._seen.add(features, log_secs, groups, weights)
         seen = self._seen.all()
         if self._siamese is None:
@@ -102,11 +103,11 @@ class MomentumModel(CostModelDefaults):
         self.updates += 1
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
-        """See :meth:`CostModel.predict`: the target model's."""
+        """See :meth:`CostModel.predict`: the target model's prediction."""
         return self._model.predict(features)
 
     def save(self) -> bytes:
-        """See :meth:`CostModel.save`; ValueError before the first training of a fresh network."""
+        """See :meth:`CostModel.save`. Raise ValueError before the first training of a fresh network."""
         if self._siamese is None:
             raise ValueError("a model that was not trained cannot be saved")
         header: dict[str, Any] = {"momentum": self.momentum, "updates": self.updates}

@@ -1,4 +1,4 @@
-"""Bytes of a saved cost model: plain values and arrays by name, in the bytes of
+"""Bytes of a saved cost model: plain values and arrays by name, in the format of
 :mod:`fleet_tune.base.array_codec`.
 
 A model that is made of others holds their arrays beside its own, under a prefix (:func:`with_inner`)."""
@@ -26,7 +26,7 @@ class SavedState:
     header: Mapping[str, Any]
     """Plain values."""
     arrays: Mapping[str, NDArray[Any]]
-    """Arrays by name, read-only once they were read."""
+    """Arrays by name. Those of an unpacked model are read-only."""
 
 
 def pack(saved: SavedState) -> bytes:
@@ -35,8 +35,8 @@ def pack(saved: SavedState) -> bytes:
 
 
 def unpack(data: bytes, kind: str | None = None) -> SavedState:
-    """The saved model that :func:`pack` wrote, or that a model file holds; ValueError for other bytes, damaged ones, or
-    a model of another kind than ``kind``."""
+    """Return the saved model in bytes of :func:`pack` or of a model file. Raise ValueError for other bytes, for damaged
+    ones, and for a model of another kind than ``kind``."""
     try:
         fields, arrays = array_codec.decode(data)
         saved = SavedState(fields["model"], fields["header"], arrays)

@@ -3,8 +3,8 @@
 A rank model's scores only order candidates. Acquisition functions need a mean and a deviation with a unit, so the
 scores are mapped by a strictly increasing, piecewise linear function: the records are sorted by score, averaged in at
 most ``BINS`` bins of equal size, neighbouring bins that are out of order are pooled (isotonic regression by pooling
-adjacent violators), and the function runs through what is left, its *knots*. (scikit-learn's and SciPy's give no knots
-of their own, and merge bins of equal scores at another time.)
+adjacent violators), and the function runs through the bins that are left, its *knots*. (The isotonic regressions of
+scikit-learn and SciPy give no knots of their own, and merge bins of equal scores at another time.)
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class MonotoneMap:
 
     @classmethod
     def fit(cls, scores: Floats, log_secs: Floats) -> Self:
-        """Fit to records, both ``(n,)`` and finite; slower candidates have larger scores. ValueError for no record.
+        """Fit to records, both ``(n,)`` and finite; slower candidates have larger scores. Raise ValueError if there is
+        no record, or if the lengths differ.
 
-        ``slope`` is that of the straight line of least squares. Where the scores do not grow with the seconds at all,
-        all bins are pooled: one knot, and a line of the least slope through it.
+        ``slope`` is that of the straight line of least squares, at least :data:`LEAST_SLOPE`. If the scores do not grow
+        with the seconds at all, all bins are pooled: one knot, and a line of the least slope through it.
         """
         if len(scores) == 0 or len(scores) != len(log_secs):
             raise ValueError(f"cannot fit {len(scores)} scores to {len(log_secs)} times")

@@ -1,19 +1,19 @@
 """The common part of neural cost models (PyTorch, on one core).
 
-An ensemble of ``members`` networks, each with weights of its own and trained on a resample of the records (one member:
-on all of them), by LambdaRank unless a subclass has another loss. Its scores order the candidates of a task;
-:mod:`policies.cost_models.out_of_bag` makes log seconds and a deviation of them. Prediction runs in evaluation mode,
+An ensemble of ``members`` networks, each with weights of its own and trained on a resample of the records (a single
+member: on all records), by LambdaRank unless a subclass has another loss. Its scores order the candidates of a task;
+:mod:`policies.cost_models.out_of_bag` turns them into log seconds with a deviation. Prediction runs in evaluation mode,
 training on lists of records of one task each.
 
 ``from_analyzer``: the score starts from the analyzer's prediction, ``s(x) = network(x) - log(analyzer's seconds)``, and
-the last layer from 0: before the first record the ranking is the analyzer's, and the network learns its error. Where a
-sketch is not described, the mean prediction of the records stands in for the analyzer's.
+the last layer starts at 0: before the first record the ranking is the analyzer's, and the network learns its error. For
+a sketch that is not described, the mean prediction over the records of ``fit`` replaces the analyzer's.
 
 Inputs are standardised column by column with the mean and deviation of the records of ``fit``; later updates keep them,
 so that weights keep their meaning. A column that did not vary there is only shifted.
 
-Deterministic by the seed: it draws the weights, the resamples and the order of the records, in generators of this
-model's own; PyTorch's global generator and number of threads are left as they were.
+The seed determines everything: the weights, the resamples and the order of the records are drawn from generators of the
+model's own. PyTorch's global generator and number of threads are left unchanged.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NeuralSettings:
     list_size: int = 256
     """Records of one list of the ranking, all of one task; a step takes one list."""
     least_steps: int = 150
-    """Least number of the optimiser's steps in ``fit``, so that few records are passed over more often."""
+    """Least number of the optimiser's steps in ``fit``, so that a few records get more passes."""
     least_update_steps: int = 30
     """Least number of steps in an update."""
     learning_rate: float = 7e-4
@@ -73,7 +73,8 @@ class NeuralSettings:
 
 
 class NeuralModel(CostModelDefaults):
-    """See the module's docstring. Subclasses name the views that their network reads, in its order, and make it."""
+    """See the module's docstring. A subclass names the views that its network reads, in order (``inputs``), and makes
+    the network (``_make``)."""
 
     KIND: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
@@ -116,9 +117,9 @@ class NeuralModel(CostModelDefaults):
         self._train(*self._seen.all(), self.settings.epochs, self.settings.least_steps)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: goes on from the weights as they are, on all records since ``fit`` or ``load``.
+        """See :meth:`CostModel.update`: continue from the current weights, on all records since ``fit`` or ``load``.
 
-        Before the first training it is ``fit``.
+        Before the first training this is ``fit``.
         """
         if not self._networks:
             self.fit(features, log_secs, groups, weights)
@@ -161,7 +162,8 @@ class NeuralModel(CostModelDefaults):
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """The model that ``save`` wrote; ValueError for other bytes, or a model of another feature version."""
+        """Return the model that ``save`` wrote. Raise ValueError for other bytes, or a model of another feature
+        version."""
         saved = model_bytes.unpack(data, cls.KIND)
         header = saved.header
         check_version(header)
@@ -368,7 +370,7 @@ class NeuralModel(CostModelDefaults):
 
 
 def _lists(rows: NDArray[np.intp], groups: Groups, size: int, rng: np.random.Generator) -> list[NDArray[np.intp]]:
-    """The rows in random lists of at most about ``size``, each of one task, in random order."""
+    """The rows in random lists of at most ``size``, each of one task, in random order."""
     lists: list[NDArray[np.intp]] = []
     for group in np.unique(groups[rows]):
         shuffled = rng.permutation(rows[groups[rows] == group])

@@ -1,16 +1,15 @@
-"""An ensemble's estimate of its own errors: the deviation of predictions, and the level of scores that only order.
+"""An ensemble's estimate of its own errors: the deviation of predictions, and the level of scores that only rank.
 
 Notation: ``M`` members, each trained on a resample of the ``n`` records with repetition; ``drawn`` ``(M, n)``: how
 often each has drawn each record.
 
-- A record's *out-of-bag prediction* is the mean of the ``n_i`` members whose resample lacks it. Its error holds the
-  model's error and ``s_i^2 / n_i`` of the few members' own (``s_i^2``: their variance, divided by ``M - 1``), so
-  ``noise^2`` is the mean of ``(y_i - out_of_bag_i)^2 - s_i^2 / n_i``; trees weigh it by the record's throughput over
-  its task's best: slow candidates are predicted worse, and of no interest.
+- A record's *out-of-bag prediction* is the mean of the ``n_i`` members whose resample lacks it. Its squared error is
+  that of the model plus ``s_i^2 / n_i``, because only few members predict (``s_i^2``: the members' variance, divided by
+  ``M - 1``). So ``noise^2`` is the mean of ``(y_i - out_of_bag_i)^2 - s_i^2 / n_i``. Trees weigh this mean by the
+  record's throughput over its task's best: slow candidates are predicted worse, and do not matter.
 - The deviation of a prediction is ``sqrt(s(x)^2 + noise^2)``.
-- Of a rank objective, scores become log seconds by a monotone fit (:mod:`policies.cost_models.monotone`) on the
-  out-of-bag scores,
-  pooled over the tasks: the order is right, and the level is that of all tasks together.
+- For a rank objective, a monotone fit (:mod:`policies.cost_models.monotone`) on the out-of-bag scores, pooled over the
+  tasks, turns scores into log seconds: the order is right, and the level is that of all tasks together.
 
 A single member has no out-of-bag records: its deviation is its error on the records that it was trained on.
 """
@@ -24,15 +23,15 @@ from policies.arrays import Floats
 from policies.cost_models.monotone import MonotoneMap
 
 LEAST_LEFT_OUT = 8
-"""With fewer out-of-bag records than this their error says nothing: the deviation is UNKNOWN_DEVIATION at least."""
+"""With fewer out-of-bag records than this, their error is not reliable: the deviation is at least UNKNOWN_DEVIATION."""
 UNKNOWN_DEVIATION = 0.7
 LEAST_DEVIATION = 0.02
 """Repeated measurements of one kernel differ by a few percent."""
 
 
 def resamples(members: int, weights: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Number of times that each member draws each record, ``(members, n)``: ``n`` times in all, by the weights
-    ``(n,)``. A single member takes each once."""
+    """Number of times that each member draws each record, ``(members, n)``: a member draws ``n`` times, in proportion
+    to the weights ``(n,)``. A single member takes each record once."""
     count = len(weights)
     if members == 1:
         return np.ones((1, count), dtype=np.int64)
@@ -47,7 +46,7 @@ def spread(each: Floats) -> Floats:
 def learn_deviation(
     scores: Floats, log_secs: Floats, drawn: NDArray[np.int64], weight: Floats, *, ranks: bool
 ) -> tuple[MonotoneMap | None, float]:
-    """The map of a rank model (None of a regression) and the noise, from the members that have not seen a record.
+    """The map of a rank model (None for a regression) and the noise, from the members that have not seen a record.
 
     ``scores`` ``(M, n)``: each member's prediction of each record, larger for slower; ``weight`` ``(n,)``.
     """

@@ -41,29 +41,29 @@ class CostModel(Protocol):
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """Train anew on these records alone: ``n`` rows, ``log_secs`` and ``groups`` ``(n,)``. ``weights`` ``(n,)``:
-        what each of them counts, above 0; None for 1 each.
+        the weight of each record, above 0; None for 1 each.
 
-        ValueError on no record or on a target that is not finite.
+        Raise ValueError if there is no record, or if a target is not finite (:func:`check_records`).
         """
         ...
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """Learn from new records, those that neither ``fit`` nor ``update`` had before; ValueError as for ``fit``.
+        """Learn from new records, which neither ``fit`` nor ``update`` had before. Raise ValueError as ``fit`` does.
 
-        A model may train on all records it has seen, or on the new ones from where it stands. The records themselves
-        are not part of what ``save`` writes.
+        A model may train on all records it has seen, or continue with the new ones alone. ``save`` does not write the
+        records.
         """
         ...
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
-        """Mean and deviation of the log seconds, each ``(n,)``; the deviation is not negative.
+        """Return mean and deviation of the log seconds, each ``(n,)``; the deviation is not negative.
 
-        ValueError before the first training.
+        Raise ValueError before the first training.
         """
         ...
 
     def level(self, features: FeatureTable, log_secs: Floats) -> None:
-        """Take the level of a task from records that are too few to train on; models without such a level ignore it."""
+        """Set the level of a task from records that are too few to train on. A model without a level does nothing."""
         ...
 
     def chosen_rows(self, log_secs: Floats) -> slice | NDArray[np.intp]:
@@ -76,13 +76,13 @@ class CostModel(Protocol):
 
 
 class SavedModel(CostModel, Protocol):
-    """A cost model whose class reads what it saved, without the help of other models."""
+    """A cost model whose class can read its saved bytes without the readers of other models."""
 
     views: ClassVar[tuple[str, ...]]
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """The model that ``save`` wrote, which predicts the same; ValueError where the bytes are something else."""
+        """Return the model that ``save`` wrote, which predicts the same. Raise ValueError for other bytes."""
         ...
 
 
@@ -90,16 +90,17 @@ class NetworkModel(SavedModel, Protocol):
     """A cost model whose parameters are arrays by name; weights fit models of the same ``KIND``."""
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of all parameters; ValueError before there are any."""
+        """Return copies of all parameters. Raise ValueError before there are any."""
         ...
 
     def set_weights(self, weights: Weights) -> None:
-        """Predict with these parameters and go on from them; ValueError for other names or shapes."""
+        """Predict with these parameters, and continue from them in the next update. Raise ValueError for other names or
+        shapes."""
         ...
 
 
 class CostModelDefaults:
-    """Answers of a model that has no network, no level and trains on all records."""
+    """Defaults for a model that has no network and no level, and trains on all records."""
 
     @property
     def network(self) -> NetworkModel | None:
@@ -124,7 +125,7 @@ class SeenRecords:
         self._weights: list[Floats] = []
 
     def add(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """Remember these records; ValueError as :meth:`CostModel.fit` says."""
+        """Remember these records. Raise ValueError as :meth:`CostModel.fit` does."""
         check_records(features, log_secs, groups, weights)
         self._features.append(features)
         self._log_secs.append(log_secs)
@@ -132,7 +133,7 @@ class SeenRecords:
         self._weights.append(np.ones(len(log_secs)) if weights is None else weights)
 
     def all(self) -> tuple[FeatureTable, Floats, Groups, Floats]:
-        """Everything that was added, in order."""
+        """Return all records that were added, in order."""
         return (
             FeatureTable.concatenate(self._features),
             np.concatenate(self._log_secs),
@@ -142,8 +143,8 @@ class SeenRecords:
 
 
 def check_records(features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-    """ValueError for records that no model can be trained on: none, of different lengths, targets not finite, or
-    weights not positive."""
+    """Raise ValueError for records that no model can be trained on: no records, different lengths, targets that are not
+    finite, or weights that are not positive."""
     if weights is not None and not (len(weights) == len(log_secs) and (weights > 0).all()):
         raise ValueError("every record has a weight above 0")
     if len(log_secs) == 0 or len(features) != len(log_secs) or len(groups) != len(log_secs):

@@ -41,7 +41,7 @@ class CostModelEntry:
     seconds. Without a column the model does not start from the analyzer. A model that finds the analyzer's prediction
     in the view ``invariant`` starts from it if any column is given."""
     make_shared: Callable[[int, int | None], CostModel] | None = field(default=None, repr=False)
-    """Makes an untrained model that is to be trained on many tasks for others; None: ``make`` does."""
+    """Makes an untrained model that will be trained on many tasks and used for others; None: ``make`` is used."""
     learns_on: bool = False
     """True if an update continues from the current weights; the other models are made anew from all records."""
     quick: bool = False
@@ -59,11 +59,11 @@ class CostModelEntry:
 
     @property
     def transfers(self) -> bool:
-        """True if the model reads only what is the same for all tasks: it can be trained on several of them."""
+        """True if the model reads only views that are the same for all tasks: it can be trained on several tasks."""
         return OF_A_TASK.isdisjoint(self.views)
 
     def make_general(self, seed: int, *, from_analyzer: bool) -> CostModel:
-        """Make an untrained model that is to be trained on many tasks for others."""
+        """Make an untrained model that will be trained on many tasks and used for others."""
         return (self.make_shared or self.make)(seed, 0 if from_analyzer else None)
 
 
@@ -104,15 +104,15 @@ BOOSTED = CostModelEntry("boosted", GradientBoostedModel, _boosted)
 BOOSTED_RANK_LOOPS = CostModelEntry("boosted-rank-loops", LoopTreesModel, _rank_loops)
 """AutoTVM's rank objective on its own features."""
 BOOSTED_STATEMENTS = CostModelEntry("boosted-statements", StatementTreesModel, _statements)
-"""Ansor's."""
+"""Ansor's cost model."""
 BOOSTED_INVARIANT = CostModelEntry("boosted-invariant", InvariantTreesModel, _invariant, _shared_invariant)
 """Ours, on features that all tasks share: the model that comes with fleet-tune is one."""
 FOREST_KNOBS = CostModelEntry("forest-knobs", RandomForestModel, _forest)
-"""AdaTune's."""
+"""AdaTune's cost model."""
 GAUSSIAN = CostModelEntry("gaussian", GaussianProcessModel, _gaussian, quick=True)
 """Ours: a Gaussian process of one task."""
 PACM = CostModelEntry("pacm", PacmModel, _pacm, learns_on=True)
-"""Pruner's."""
+"""Pruner's cost model."""
 
 COST_MODELS: Mapping[str, CostModelEntry] = {
     entry.name: entry
@@ -138,10 +138,10 @@ def problem_of(name: str) -> str:
 
 
 def load_model(data: bytes, *others: CostModelEntry) -> CostModel:
-    """The model of saved bytes; ValueError for unknown or damaged bytes.
+    """Return the model in saved bytes. Raise ValueError for unknown or damaged bytes.
 
     Args:
-        data: what :meth:`CostModel.save` returned.
+        data: bytes that :meth:`CostModel.save` returned.
         others: entries of models that may be in the bytes although they are not in :data:`COST_MODELS`.
     """
 

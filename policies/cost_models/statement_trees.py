@@ -7,10 +7,10 @@ Notation: ``x_is`` the features of statement ``s`` of record ``i``, ``y_i`` its 
 
 (the weighted square error of Ansor's code: fast programs count more). A statement's features are those of the view
 ``statements``: its operations, how its loops run, what it holds and moves at each level of memory, how it accesses its
-buffers. Settings are those of Ansor's code, but for the number of rounds, which it finds by stopping early.
+buffers. Settings are those of Ansor's code, except the number of rounds, which Ansor's code finds by stopping early.
 
-The score only orders candidates; seconds and a deviation are made of it as for every ranking here
-(:mod:`policies.cost_models.out_of_bag`), with an ensemble where Ansor has a single model.
+The score only orders candidates. As for every rank model here, :mod:`policies.cost_models.out_of_bag` turns it into
+seconds with a deviation. For this the model is an ensemble; Ansor has a single model.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StatementTreesModel(GradientBoostedModel):
         self, seed: int = 0, settings: BoostedSettings | None = None, offset_column: int | None = None
     ) -> None:
         super().__init__(seed, settings or ANSOR_TREES, None)
-        del offset_column  # it starts from nothing
+        del offset_column  # the trees do not start from a prediction
 
     @property
     def ranks(self) -> bool:
@@ -105,7 +105,7 @@ class _SumOfStatements:
 
 
 def _statements(matrix: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """The statements that are there, ``(r, c)``, and the record of each. A program that is not described has one
+    """The statements that are present, ``(r, c)``, and the record of each. A program that is not described has one
     statement of zeros, so that it has a prediction."""
     rows = matrix.reshape(len(matrix), *SHAPE)
     there = (rows != 0).any(axis=2)

@@ -43,7 +43,7 @@ class StatementBranch(nn.Module):
 
     def forward(self, statements: Tensor) -> Tensor:
         there = present_rows(statements)
-        # Only the rows that are there are encoded: most programs have two or three statements.
+        # Only the rows that are present are encoded: most programs have two or three statements.
         owner = torch.nonzero(there)[:, 0]
         encoded = self.encoder(statements[there])
         summed = torch.zeros(len(statements), HIDDEN, dtype=encoded.dtype).index_add_(0, owner, encoded)
@@ -52,8 +52,8 @@ class StatementBranch(nn.Module):
 
 
 class DataflowBranch(nn.Module):
-    """Steps ``(n, 10, 23)``: ``23 -> 64 -> 128`` each, 4-head self-attention with residual, summed over the steps that
-    there are, ``(n, 128)``."""
+    """Steps ``(n, 10, 23)``: ``23 -> 64 -> 128`` each, 4-head self-attention with residual, summed over the steps
+    present, ``(n, 128)``."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ class DataflowBranch(nn.Module):
     def forward(self, steps: Tensor) -> Tensor:
         there = present_rows(steps)
         encoded = self.encoder(steps)
-        # Nobody attends to a step that is absent. A program that is not tiled has none at all: what comes of it counts
-        # for nothing, and attention to no step would be no number.
+        # No step attends to an absent one. A program that is not tiled has no steps at all: there nothing is masked,
+        # because attention to no step would be NaN, and the sum below takes nothing of it.
         absent = ~there & there.any(dim=1, keepdim=True)
         attended, _ = self.attention(encoded, encoded, encoded, key_padding_mask=absent, need_weights=False)
         summed: Tensor = ((encoded + attended) * there[:, :, None]).sum(dim=1)

@@ -1,7 +1,7 @@
-"""XGBoost, loaded when it is first needed, in a process of ours without scikit-learn.
+"""XGBoost, loaded when it is first needed; in processes of our own it is loaded without scikit-learn.
 
-XGBoost loads scikit-learn wherever it is installed, for classes of its own that we do not use: a second and a half of
-the two that it takes. In a process that belongs to somebody else those classes must work.
+XGBoost loads scikit-learn if that is installed, for classes that we do not use. This takes one and a half of the two
+seconds of its import. In a process that belongs to somebody else, these classes must work.
 """
 
 from __future__ import annotations

@@ -1,34 +1,34 @@
 """Pruner's temporal dataflow features (section 4.2): how data blocks of a tiled program move between memories.
 
-A program that is tiled over several memories moves its data in the same steps, whatever it computes. The ten steps of
-its main statement, ``c += a * b``, in the order of time, with the memories of a GPU (of a CPU):
+A program that is tiled over several memories moves its data in the same steps, whatever it computes. These are the ten
+steps of its main statement, ``c += a * b``, in the order of time, with the memories of a GPU (of a CPU):
 
 ====  ==================================  ===============================================
 step  data block                          memory it is accessed in
 ====  ==================================  ===============================================
 0     the accumulators are initialised    registers, or fragments of tensor cores
-1     ``a`` is read to be staged          global memory (what is behind the L1 cache)
+1     ``a`` is read to be staged          global memory (the levels behind the L1 cache)
 2     ``a`` is written where it is used   shared memory (the L1 cache)
-3, 4  the same of ``b``
+3, 4  the same for ``b``
 5     ``a`` is read to compute            shared memory (the L1 cache)
 6     ``b`` is read to compute
-7     ``a`` is computed on                fragments of tensor cores: else there is no such step
+7     ``a`` is computed on                fragments of tensor cores; otherwise all 0
 8     ``b`` is computed on
 9     ``c`` is updated                    registers, or fragments of tensor cores
 ====  ==================================  ===============================================
 
-Steps 7 and 8 are the dataflow between shared memory and fragments that section 6.4 adds: on tensor cores what is read
-in steps 5 and 6 fills a fragment, which all lanes of a warp hold together.
+Steps 7 and 8 are the dataflow between shared memory and fragments that section 6.4 adds: on tensor cores the data read
+in steps 5 and 6 fill a fragment, which all lanes of a warp hold together.
 
 The 23 numbers of a step: float operations; memory (global, shared, local) one-hot; access (read, write, both) one-hot;
-bytes moved, distinct bytes, lines moved, distinct lines; reuse (a loop reads the same again; it is read and written in
-turn; none) one-hot; distance of the reuse in iterations and in bytes, times that an element is used; the four sizes
-divided by that; the stride of the innermost loop in elements; bytes allocated. Operations, sizes, distances, counts and
-strides are ``log2(1 + x)``.
+bytes moved, distinct bytes, lines moved, distinct lines; reuse (a loop reads the same data again; data are read and
+written in turn; none) one-hot; distance of the reuse in iterations and in bytes; how often an element is used; the four
+sizes divided by this number; the stride of the innermost loop in elements; bytes allocated. Operations, sizes,
+distances, counts and strides are ``log2(1 + x)``.
 
-``a`` and ``b`` are the two operands that the main statement reads most of. All steps are 0 where there is no reduction:
-nothing is tiled for reuse then (the paper pads with zeros as well). Nothing is lowered for it: the paper's code takes
-the numbers from the lowered program, here they are closed-form expressions of the decisions.
+``a`` and ``b`` are the two largest buffers that the main statement only reads. All steps are 0 if there is no
+reduction: nothing is tiled for reuse then (the paper pads with zeros as well). No program is lowered: the paper's code
+takes the numbers from the lowered program, here they are closed-form expressions of the decisions.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _DataflowStep:
         numbers[:, 1 + self.memory] = 1.0
         numbers[:, 4 + self.access] = 1.0
         run_bytes = np.maximum(self.run, 1.0) * element_bytes
-        # A run shorter than a line takes a whole one.
+        # A run shorter than a line takes a whole line.
         per_line = np.minimum(run_bytes, line_bytes)
         sizes = [size * element_bytes for size in (self.moved, self.distinct)]
         sizes += [size / per_line for size in sizes]
@@ -126,8 +126,8 @@ def _log(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _DataflowStage:
-    """Staging of an operand, ``(n,)``: the depth, the elements held there, how many are moved in all, and the
-    longest run in which they come."""
+    """Staging of an operand, each ``(n,)``: its depth, the elements held there, the elements moved in total, and the
+    contiguous elements of a move."""
 
     depth: Ints
     held: Floats
@@ -158,7 +158,7 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
     bytes_of = result.access.element_bytes
     start = _DataflowStep(LOCAL, WRITE, IN_TURN, zero, outputs, sums, sums, zero, zero, _innermost(result), sums)
     features[:, 0] = start.numbers(bytes_of, line_bytes)
-    # One step of the reduction comes back to the same sums.
+    # Each step of the reduction uses the same sums again.
     step = loops.spatial_points(loops.step_depth)
     update = _DataflowStep(
         LOCAL, BOTH, IN_TURN, flop, loops.points(), outputs, sums, step, step * bytes_of, _innermost(result), sums
@@ -183,8 +183,8 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
         store = _DataflowStep(
             SHARED, WRITE, IN_TURN, zero, stage.moved, stage.held, stage.held, inside, inside_bytes, stride, stage.held
         )
-        # Each thread reads its tile's operands anew for each step of the reduction, a warp its fragments each time that
-        # they are filled.
+        # Each thread reads its tile's operands anew for each step of the reduction. A warp reads its fragments each
+        # time that they are filled.
         tensor = statement.warp > 1
         filled = _filled_depth(sketch, loops, operand) if tensor else None
         at = loops.step_depth if filled is None else filled
@@ -214,7 +214,7 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
 
 
 def _touched_of(described: list[Buffer], access: Access) -> Floats:
-    """Footprint of an access; those of buffers beyond the described ones are left out of the working set."""
+    """Footprint of an access; 0 for a buffer that is not described, so that the working set leaves it out."""
     for each in described:
         if each.access.buffer == access.buffer:
             return each.touched
@@ -255,7 +255,7 @@ def _scope(statement: Statement) -> str:
 
 
 def _filled_depth(sketch: Sketch, loops: Nest, operand: Buffer) -> int | None:
-    """Depth at which the fragments of an operand are filled; None where no statement says so."""
+    """Depth at which the fragments of an operand are filled; None if no statement fills them."""
     writer = _writer(sketch, operand.access.buffer)
     if writer is None or _scope(writer) != "local":
         return None
@@ -266,7 +266,7 @@ def _shared_stage(sketch: Sketch, loops: Nest, operand: Buffer) -> _DataflowStag
     """Staging on a GPU: the place of the statement that writes the operand to shared memory; without one, the thread's
     tile."""
     writer = _writer(sketch, operand.access.buffer)
-    if writer is not None and _scope(writer) == "local":  # a fragment is filled from there
+    if writer is not None and _scope(writer) == "local":  # this writer fills a fragment, from the staged operand
         sources = [_writer(sketch, its.buffer) for its in writer.accesses if not its.write]
         writer = next((source for source in sources if source is not None), None)
     at = bound_depth(loops) if writer is None else loops.compact_depth(writer.fixed_depth)

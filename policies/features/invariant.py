@@ -1,10 +1,11 @@
 """The analyzer's prediction and terms, and the device, in columns that all tasks and devices share.
 
-Column 0 is the natural logarithm of the analyzer's seconds, from which a model may start; column 1 says whether the
-sketch is described (0: nothing here means anything); column 2 is the analyzer's share of the device's peak, so that
-tasks of different sizes compare. Then come the core terms of the analyzer (:data:`policies.analysis.cpu.model.CORE`,
-:data:`policies.analysis.cuda.CORE`; those of the other kind of device are 0) and the device's numbers, all in
-log2; terms in seconds are divided by the seconds that the operations take at the device's peak."""
+Column 0 is the natural logarithm of the analyzer's seconds, from which a model may start. Column 1 says whether the
+sketch is described (0: the other columns mean nothing). Column 2 is the natural logarithm of the predicted share of the
+device's peak, so that tasks of different sizes can be compared. Then come the core terms of the analyzer
+(:data:`policies.analysis.cpu.model.CORE`, :data:`policies.analysis.cuda.CORE`; the terms of the other kind of device
+are 0) and the device's numbers, all in log2. Terms in seconds are divided by the seconds that the operations take at
+the device's peak."""
 
 from __future__ import annotations
 

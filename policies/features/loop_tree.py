@@ -1,14 +1,14 @@
-"""AutoTVM's loop tree (section 4, figure 3d): the context of every loop of the program, and which loop it stands in.
+"""AutoTVM's loop tree (section 4, figure 3d): the context of every loop of the program, and its parent.
 
-The low-level program is a tree: loops stand in loops, and where several statements share a loop, its body has several
-children. A row of :func:`loop_tree_features` is a loop: its context as in :mod:`policies.features.loops`, with
-everything outside of it in *top-down*, then the row of the loop that it stands in, counted from 1 (0: in none). A loop
-comes after the one that it stands in. The rows of the main statement come first, at most :data:`CHAIN` of them; of more
-than :data:`LOOPS` in all, the statements that come last are left out.
+The low-level program is a tree: loops enclose loops, and a loop that several statements share has several children. A
+row of :func:`loop_tree_features` is a loop: its context as in :mod:`policies.features.loops`, where *top-down* counts
+all enclosing loops, then the row of its parent, counted from 1 (0: no parent). A loop comes after its parent. The rows
+of the main statement come first, at most :data:`CHAIN` of them. A statement whose rows would exceed :data:`LOOPS` is
+left out.
 
-A statement that is computed inside a loop of the main one has the loops of the region that is needed there, one for
-each of its axes. One whose own description lists the loops around it (:class:`fleet_tune.base.sketch.Statement`) is a
-tree of its own, and one that is inlined has no loop.
+A statement that is computed inside a loop of the main one has one loop for each of its axes, over the region that is
+needed there. A statement whose own description lists the enclosing loops
+(:class:`fleet_tune.base.sketch.Statement`) is a tree of its own. An inlined statement has no loop.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from policies.features.loops import COLUMNS, contexts
 LOOPS = 40
 CHAIN = 24
 PARENT = COLUMNS
-"""The column of the row that a loop stands in."""
+"""Column of the parent's row."""
 SHAPE = (LOOPS, COLUMNS + 1)
 
 
 def loop_tree_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
     """The tree of every candidate, ``(n, LOOPS, COLUMNS + 1)``; see the module's docstring. Needs a described sketch
     without variants."""
-    del device  # the tree is the program's alone
+    del device  # the tree depends on the program alone
     features = np.zeros((len(matrix), *SHAPE), dtype=np.float32)
     main = nest(sketch.statements[0], matrix)
     length = min(main.depth, CHAIN)
@@ -62,7 +62,8 @@ def _add(
     depth: int,
     cut: int,
 ) -> int:
-    """Write the loops of a statement at a depth of the main one from row ``start`` on; how many there are."""
+    """Write the loops of a statement at a depth of the main one from row ``start`` on. Return how many were written: 0
+    if they do not fit."""
     statement = sketch.statements[number]
     main = nest(sketch.statements[0], matrix)
     loops, outside = nest(statement, matrix), main.full(1.0)
@@ -79,9 +80,10 @@ def _add(
 
 
 def _placed(sketch: Sketch, number: int, main: Nest, whole: Nest, depth: int) -> Nest:
-    """The nest of a statement of the region that is needed at a depth of the main one: of each axis its outermost loop.
+    """The nest of a statement over the region that is needed at a depth of the main one: the outermost loop of each
+    axis covers the region, the others have one iteration.
 
-    Where it shares no buffer with the main statement, nothing is known of the region, and it is the whole.
+    If the statement shares no buffer with the main one, the region is unknown, and the result is the whole nest.
     """
     try:
         inside = placed_inside(sketch, number, main, depth)

@@ -1,10 +1,10 @@
 """AutoTVM's features of loops (section 4, appendix A.2): the context of each loop, and relations between contexts.
 
-Both describe the main statement's nest. Counts are given as ``log2(1 + x)``, the others as they are.
+Both describe the main statement's nest. Counts are given as ``log2(1 + x)``, other values as they are.
 
-*Context* (Table 2), a row for each loop that is not always 1, from the outermost; of more than :data:`LOOPS` the
-innermost ones. With ``within_k`` the iterations of one run of loop ``k`` (its own and those inside), ``touched_kb`` the
-distinct elements of buffer ``b`` that it touches:
+*Context* (Table 2): a row for each loop whose extent is not always 1, from the outermost; the innermost :data:`LOOPS`
+if there are more. ``within_k`` is the number of iterations of one execution of loop ``k`` (its own and those inside),
+``touched_kb`` the number of distinct elements of buffer ``b`` that it touches:
 
 ==========  ==============================================================================================
 column      what
@@ -15,17 +15,17 @@ column      what
 8           whether it runs over a reduction axis
 9           top-down: product of the lengths of the loops outside
 10          bottom-up: ``within_k``
-11 + 3 b    of buffer ``b``: touch count ``touched_kb``
-12 + 3 b    reuse ratio ``within_k / touched_kb``
-13 + 3 b    stride: elements between what neighbouring iterations of this loop touch, 0 where it moves nothing
+11 + 3 b    touch count of buffer ``b``: ``touched_kb``
+12 + 3 b    its reuse ratio: ``within_k / touched_kb``
+13 + 3 b    its stride: elements between the accesses of neighbouring iterations of this loop; 0 if it moves nothing
 ==========  ==============================================================================================
 
-Buffers: the one that is written first, then those that are only read, the largest first, at most :data:`BUFFERS`.
+Buffers: first those that are written, then those that are only read, the largest first; at most :data:`BUFFERS`.
 
 *Relation* of feature ``i`` to feature ``j`` at the threshold ``beta_t``: ``R_t = max {Z_ki : Z_kj < beta_t}`` over the
-loops ``k``, 0 where there is none. Taken are the paper's reuse ratio and top-down over the touch count, of each buffer.
-The thresholds :data:`THRESHOLDS` are touched bytes, the paper's are counts: what is reused, and how often it is come
-back to, as long as it fits a memory of that size.
+loops ``k``, 0 if there is no such loop. As in the paper, ``i`` is the reuse ratio or top-down, and ``j`` the touch
+count, of each buffer. The thresholds :data:`THRESHOLDS` are touched bytes, the paper's are counts. So the relations say
+how much data that fit a memory of that size are reused, and how often the program comes back to them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Buffer:
 
 
 def buffers(loops: Nest) -> list[Buffer]:
-    """The buffers of the nest's statement: what it writes first, then what it only reads, the largest first."""
+    """The buffers of the nest's statement: first those that it writes, then those that it only reads, the largest
+    first."""
     accesses = loops.statement.accesses
     written = {access.buffer: access for access in accesses if access.write}
     read = {access.buffer: access for access in accesses if access.buffer not in written}
@@ -79,10 +80,10 @@ def buffers(loops: Nest) -> list[Buffer]:
 
 
 def _strides(loops: Nest, access: Access, touched: Floats) -> Floats:
-    """Elements between what neighbouring iterations of each loop touch, ``(L, n)``.
+    """Elements between the accesses of neighbouring iterations of each loop, ``(L, n)``.
 
-    The coefficient of the loop's axis in the flattened index, times the iterations of the axis inside the loop; of an
-    axis of several digits that of the fastest. A packed buffer lies in the order of the loops.
+    This is the coefficient of the loop's axis in the flattened index, times the iterations of the axis inside the loop.
+    For an axis of several digits it is the coefficient of the fastest. A packed buffer lies in the order of the loops.
     """
     sizes = [prod(access.shape[at + 1 :]) for at in range(len(access.shape))]
     fastest, at = [], 0
@@ -101,8 +102,8 @@ def _strides(loops: Nest, access: Access, touched: Floats) -> Floats:
 
 
 def loop_annotations(sketch: Sketch, statement: Statement, loops: Nest, matrix: Matrix) -> NDArray[np.int64]:
-    """Annotation of each loop among six, ``(L, n)``: 0 serial, 1 parallel, 2 vectorized, 3 unrolled, 4
-    threadIdx, 5 vthread. Those that follow from the limits of the post-processors are among them."""
+    """Annotation of each loop, ``(L, n)``: 0 serial, 1 parallel, 2 vectorized, 3 unrolled, 4 threadIdx, 5 vthread. They
+    include annotations that follow from the limits of the post-processors."""
     kinds = np.empty((loops.depth, loops.count), dtype=np.int64)
     for at, kind in enumerate(loops.kinds):
         kinds[at] = _KINDS[kind]
@@ -124,15 +125,15 @@ def loop_annotations(sketch: Sketch, statement: Statement, loops: Nest, matrix: 
 
 def context_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
     """The context of every loop, ``(n, LOOPS, COLUMNS)``; see the module's docstring. Needs a described sketch."""
-    del device  # the context is the program's alone
+    del device  # the context depends on the program alone
     statement = sketch.statements[0]
     loops = nest(statement, matrix)
     return contexts(sketch, statement, loops, matrix, loops.full(1.0), LOOPS)
 
 
 def contexts(sketch: Sketch, statement: Statement, loops: Nest, matrix: Matrix, outside: Floats, most: int) -> Features:
-    """The context of each loop of a statement's nest, ``(n, most, COLUMNS)``, from the outermost; of more than ``most``
-    the innermost ones. ``outside`` (n,): iterations of the loops of other statements that the nest stands in."""
+    """The context of each loop of a statement's nest, ``(n, most, COLUMNS)``, from the outermost; the innermost
+    ``most`` if there are more. ``outside`` (n,): iterations of the enclosing loops of other statements."""
     features = np.zeros((len(matrix), most, COLUMNS), dtype=np.float32)
     levels = range(max(loops.depth - most, 0), loops.depth)
     kinds = loop_annotations(sketch, statement, loops, matrix)
@@ -154,9 +155,10 @@ def contexts(sketch: Sketch, statement: Statement, loops: Nest, matrix: Matrix, 
 
 
 def relation(values: Floats, over: Floats, thresholds: tuple[float, ...]) -> Floats:
-    """``R_t = max {values_k : over_k < threshold_t}``, 0 where there is none.
+    """``R_t = max {values_k : over_k < threshold_t}``, 0 if there is no such ``k``.
 
-    ``values``, ``over``: of each loop ``(L, n)``, values not negative; shape of the result ``(len(thresholds), n)``.
+    ``values``, ``over``: ``(L, n)``, a row for each loop; values are not negative. The result has the shape
+    ``(len(thresholds), n)``.
     """
     if not len(values):
         return np.zeros((len(thresholds), values.shape[1]))
@@ -166,8 +168,8 @@ def relation(values: Floats, over: Floats, thresholds: tuple[float, ...]) -> Flo
 def relation_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
     """Relations of reuse ratio and of top-down to the touched bytes of each buffer, ``(n, RELATIONS)``.
 
-    Of buffer ``b`` the columns ``2 b T`` to ``2 b T + T - 1`` are those of the reuse ratio at the ``T`` thresholds, the
-    next ``T`` those of top-down, all ``log2(1 + x)``. Needs a described sketch.
+    For buffer ``b``, the columns ``2 b T`` to ``2 b T + T - 1`` are the reuse ratio at the ``T`` thresholds, and the
+    next ``T`` columns are top-down, all ``log2(1 + x)``. Needs a described sketch.
     """
     del device
     loops = nest(sketch.statements[0], matrix)

@@ -1,15 +1,15 @@
 """The schedule primitives of a candidate, as TLP reads them (Zhai et al., ASPLOS 2023): kinds and numbers in order.
 
-TLP takes the steps of a schedule for a sentence and learns from it alone: nothing is lowered or analysed. Here the
-steps are the decisions of a sketch, in its order, a row each; steps that are the same for all its candidates have none,
-and names and numbers of sketches and rules are left out: they mean nothing in another task. Of more than
-:data:`TOKENS` decisions the last ones are left out, of more than :data:`FACTORS` factors the innermost ones.
+TLP reads the steps of a schedule as a sentence and learns from it alone: nothing is lowered or analysed. Here the steps
+are the decisions of a sketch, in its order, a row each. Steps that are the same for all its candidates have no row.
+Names and numbers of sketches and rules are left out, because they mean nothing in another task. Only the first
+:data:`TOKENS` decisions have a row, and only the outermost :data:`FACTORS` factors of a tile have a number.
 
 ==========  ==============================================================================================
 column      what
 ==========  ==============================================================================================
 0 to 5      kind, one-hot: tile of a spatial loop, tile of a reduction loop, choice, computed at a loop, at
-            the root, inlined; a tile whose loop no statement has is of no kind
+            the root, inlined; all 0 for a tile whose loop is in no statement
 6 + 2 p     number ``p``: log2 of the factors of a tile from the outermost, ``log2(1 + x)`` of a chosen
             value or of the depth of a loop to compute at
 7 + 2 p     1: there is a number ``p``
@@ -68,7 +68,8 @@ def primitive_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
 
 
 def _write(out: Features, number: int, values: Floats, there: NDArray[np.bool_] | None = None) -> None:
-    """Write a number ``(n,)`` of the tokens ``out`` (n, COLUMNS), where it is there if ``there`` (n,) says so."""
+    """Write ``values`` (n,) as number ``number`` of the tokens ``out`` (n, COLUMNS). Rows where ``there`` (n,) is false
+    have no such number: it is 0, and so is its flag."""
     column = _NUMBERS + 2 * number
     out[:, column] = values if there is None else values * there
     out[:, column + 1] = 1.0 if there is None else there

@@ -2,10 +2,10 @@
 
 The features of a candidate (:mod:`policies.features.table`) are logarithms of very different spread, and many of them
 say nearly the same. Here each is centred and divided by its deviation over random candidates of the task's whole space,
-so that its weight does not depend on which candidates happen to be measured; and all are divided by the square root of
+so that its weight does not depend on which candidates happen to be measured. Then all are divided by the square root of
 their summed variances, so that two random candidates are a squared distance of about 2 apart, however many features
-there are (those of one sketch less, where its features vary less than they differ from the other sketches'). A feature
-that a sketch lacks is 0, the centre.
+there are. (Two candidates of one sketch are nearer if its features vary less than they differ from those of other
+sketches.) A feature that a sketch lacks is 0, the centre.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from policies.space.variants import with_few_places
 
 # All five are set by hand; no comparison of other values is kept.
 SAMPLE = 128
-"""Random candidates of each sketch that tell how much its features vary."""
+"""Random candidates of each sketch from which the spread of its features is estimated."""
 VARIANTS = 8
-"""Number of variants of a sketch that they belong to: each has a description of its own."""
+"""Most variants of a sketch that these candidates belong to: each variant has its own description."""
 LEAST_SCALE = 0.25
-"""Features are logarithms: a quarter of a doubling is the least that counts as variation."""
+"""Least scale of a feature: a quarter of a doubling, since features are logarithms."""
 FARTHEST = 4.0
-"""Deviations beyond which a feature counts as this far."""
+"""Deviations from the centre to which a feature is clipped."""
 APART = 0.43
-"""Value of a sketch's column for its own candidates: candidates of two sketches are ``2 APART^2 = 0.37`` farther
-apart, where two random ones are about 2."""
+"""Value of a sketch's column for its own candidates. It adds ``2 APART^2 = 0.37`` to the squared distance of candidates
+of two sketches; two random candidates are about 2 apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +42,11 @@ class Standardisation:
     """Centre and scale of a task's features over its space."""
 
     centre: Features
-    """Centre of each joint feature but the columns that name the sketch, ``(f,)``."""
+    """Centre of each joint feature, except the columns that name the sketch, ``(f,)``."""
     scale: Features
-    """Scale of each of them, ``(f,)``."""
+    """Scale of each of these features, ``(f,)``."""
     variance: float
-    """Variance of all of them together, in units of their scales, at least 1."""
+    """Summed variance of these features, in units of their scales, at least 1."""
 
     def __call__(self, joint: Features) -> Features:
         """Joint features ``(n, f + k)``, ``k`` columns that name the sketch, standardised: ``(n, f + k)``, finite."""
@@ -57,7 +57,7 @@ class Standardisation:
 
 
 def standardisation_of(layout: JointLayout, sketches: Sequence[Sketch], device: DeviceAbstraction) -> Standardisation:
-    """The units of a task's features, the same at every call."""
+    """Return the standardisation of a task's features. Every call returns the same."""
     rng = np.random.default_rng(0)
     rows = []
     for at, sketch in enumerate(sketches):

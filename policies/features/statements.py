@@ -1,32 +1,33 @@
-"""Features of every statement of a program: Ansor's trees, PaCM's statement branch, TenSet's perceptron read them.
+"""Features of every statement of a program. Ansor's trees, PaCM's statement branch and TenSet's perceptron read them.
 
-They replace the per-store features of the lowered program in the papers, and describe the same of a statement:
-its operations, how its loops are run, what it touches and moves at each level of memory, how each of its buffers is
-accessed. All follow from the decisions. Counts are ``log2(1 + x)``. A row for each statement, the main one first, at
-most :data:`STATEMENTS`; rows beyond the program's are 0.
+They replace the papers' per-store features of the lowered program, and describe the same properties of a statement: its
+operations, how its loops run, the data that it touches and moves at each level of memory, and how it accesses each
+buffer. All follow from the decisions. Counts are ``log2(1 + x)``. There is a row for each statement, the main one
+first, at most :data:`STATEMENTS`; rows beyond the program's statements are 0.
 
 Columns, by :data:`PROGRAM_NAMES`: which statement it is and where it stands; operations and iterations; parallel,
-vectorised and unrolled iterations; threads; what one step of the reduction holds; for each memory (registers, L1, L2,
-L3) the working set of the largest sub-nest that fits, the iterations outside of it, and the operations for each byte
-moved into it; for each of the first :data:`BUFFERS` buffers what it touches and how.
+vectorised and unrolled iterations; threads; spatial iterations of one reduction step, and all reduction iterations; for
+each memory (registers, L1, L2, L3) the working set of the largest sub-nest that fits, the iterations outside of it, and
+the operations for each byte moved into it; for each of the first :data:`BUFFERS` buffers its size, the elements that
+the statement touches, and how.
 
-Ansor's code has 164 numbers of a statement, in five groups. What of them is not here, and why:
+Ansor's code has 164 numbers for a statement, in five groups. The differences here, and their reasons:
 
-- 57 of operations and annotations. 16 kinds of operations (one number here): the same for all candidates of a task, and
-  a sketch does not name them. For vectorised, unrolled and parallel loops each the length, number, extent and one of
-  eight positions (33): in a sketch their number and place are fixed, so that the extents say the same. GPU bindings
-  (8): blocks, threads and virtual threads as products, not by axis.
+- 57 of operations and annotations. 16 kinds of operations are one number here: they are the same for all candidates of
+  a task, and a sketch does not name them. For vectorised, unrolled and parallel loops each, Ansor has the length,
+  number, extent and one of eight positions (33): a sketch fixes their number and place, so that the extents say the
+  same. GPU bindings (8) are products here (blocks, threads and virtual threads), not numbers by axis.
 - 90 of five buffers, 18 each. Here four buffers with six each: bytes, touched elements, run, stride, whether packed
-  and whether near. Cache lines follow from bytes and runs; reuse distances and counts (kind, iterations, bytes, count)
-  from the working set and the iterations outside of it at four memories, which all buffers share here.
+  and whether near. Cache lines follow from bytes and runs. Reuse distances and counts (kind, iterations, bytes, count)
+  follow from the working set and the iterations outside of it at four memories, which all buffers share here.
 - 10 points of the curve of arithmetic intensity: here its value at each of the four memories that the device has.
 - 4 of allocations: a staged buffer is a statement of its own here, whose own row has its size.
 - 3 of the outer scope: iterations outside, number of loops, unrolling: the first and the last are here, the number of
   loops is fixed in a sketch.
 
-Ours, :func:`analyzed_statement_features`, is a variant: the main statement's row goes on (:data:`NAMES`) with Pruner's
-symbols S1 to S8 and its penalties, and with the analyzer's terms as in the view ``invariant``. The papers' models know
-none of these.
+Our variant, :func:`analyzed_statement_features`, adds columns (:data:`NAMES`) to the main statement's row: Pruner's
+symbols S1 to S8 and its penalties, and the analyzer's terms as in the view ``invariant``. The papers' models read none
+of these.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ PROGRAM_NAMES: tuple[str, ...] = (
 """Names of the columns that follow from the program, without the analyzer and its symbols."""
 
 NAMES: tuple[str, ...] = (*PROGRAM_NAMES, *_SYMBOLS, *_TERMS)
-"""Names of the columns with ours."""
+"""Names of the columns of our variant."""
 
 SHAPE = (STATEMENTS, len(PROGRAM_NAMES))
 ANALYZED_SHAPE = (STATEMENTS, len(NAMES))
@@ -102,7 +103,8 @@ def statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
 
 
 def analyzed_statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
-    """The same with the analyzer's terms and Pruner's symbols, ``(n, STATEMENTS, len(NAMES))``."""
+    """Return what :func:`statement_features` returns, with Pruner's symbols and the analyzer's terms:
+    ``(n, STATEMENTS, len(NAMES))``."""
     features = np.zeros((len(matrix), *ANALYZED_SHAPE), dtype=np.float32)
     start = len(PROGRAM_NAMES)
     features[:, :, :start] = statement_features(sketch, matrix, device)

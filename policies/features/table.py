@@ -1,8 +1,8 @@
 """Features of candidates for the learned models: fixed names per sketch, and one joint layout per task.
 
-The features of a sketch are the analyzer's terms in log2, then the raw decisions. The sketches of a task differ in
-length, so a task's model uses a joint layout: the union of the names, equal names sharing a column (so that what is
-learned of, say, the accumulators in one sketch serves the others), and NaN where a sketch lacks the column, which
+The features of a sketch are the analyzer's terms in log2, then the raw decisions. Sketches of a task have different
+features, so a task's model uses a joint layout: the union of the names. Equal names share a column, so that a model can
+use what it learned about, say, accumulators in one sketch for the others. A column that a sketch lacks is NaN, which
 gradient-boosted trees treat as missing.
 
 A :class:`FeatureTable` carries one or more such descriptions of the same candidates, its *views*, to the cost models.
@@ -33,10 +33,10 @@ KNOBS = "knobs"
 """The view of the raw decisions alone: the columns :attr:`JointLayout.knobs` of the symbolic one."""
 
 STANDARD = "standard"
-"""The view of the symbolic features in units of what they vary by: :mod:`policies.features.standard`."""
+"""The view of the standardised symbolic features: :mod:`policies.features.standard`."""
 
 OF_A_TASK = frozenset({SYMBOLIC, KNOBS, STANDARD})
-"""Views whose columns are those of one task: what is learned on them serves no other."""
+"""Views whose columns belong to one task: a model that is trained on them cannot serve another task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class FeatureTable:
     """Candidates as cost models see them: ``n`` rows, and named views of them, each ``(n, ...)`` float32.
 
     A model reads the views it names (:attr:`policies.cost_models.protocol.CostModel.views`) and ignores the others.
-    ValueError for views of different lengths, or for none."""
+    Raise ValueError if the views have different lengths, or if there is no view."""
 
     views: Mapping[str, Features]
 
@@ -57,7 +57,7 @@ class FeatureTable:
         return len(next(iter(self.views.values())))
 
     def view(self, name: str) -> Features:
-        """One view; ValueError where the table lacks it."""
+        """Return one view. Raise ValueError if the table lacks it."""
         if name not in self.views:
             raise ValueError(f"the features lack the view '{name}', they have {sorted(self.views)}")
         return self.views[name]
@@ -68,7 +68,8 @@ class FeatureTable:
 
     @staticmethod
     def concatenate(tables: Sequence[FeatureTable]) -> FeatureTable:
-        """The rows of all tables, one after the other; ValueError for none, or where their views differ."""
+        """Return the rows of all tables, one after the other. Raise ValueError if there is no table, or if their views
+        differ."""
         if not tables:
             raise ValueError("there is no feature table to concatenate")
         names = tables[0].views.keys()
@@ -94,7 +95,7 @@ def _decision_names(sketch: Sketch) -> tuple[str, ...]:
             names.append(f"choice.{decision.name}")
         else:
             names.append(f"location.{decision.block}")
-    # Two decisions of the same role (two choices of one name) keep columns of their own.
+    # Two decisions of the same role (two choices of one name) get separate columns.
     seen: dict[str, int] = {}
     unique = []
     for name in names:
@@ -121,7 +122,7 @@ def symbolic_features(
 ) -> Features:
     """Features of every candidate, shape ``(n, f)``, float32, finite; ``f = len(feature_names(sketch, device))``.
 
-    ``analysis`` saves evaluating the analyzer again. A sketch that is not described has its decisions alone.
+    ``analysis``: the analyzer's result, if it is known. A sketch that is not described has only its decisions.
     """
     columns: list[NDArray[np.float64]] = []
     if sketch.described:
@@ -152,7 +153,8 @@ class JointLayout:
 
     @property
     def offset_column(self) -> int | None:
-        """Column of the analyzer's log seconds, NaN for a sketch that it does not know; None where it knows none."""
+        """Column of the analyzer's log seconds, NaN for a sketch that is not described; None if no sketch is
+        described."""
         return self.names.index(PREDICTED) if PREDICTED in self.names else None
 
     def place(self, sketch: int, features: Features) -> Features:

@@ -4,10 +4,10 @@ The symbolic view (:mod:`policies.features.table`) has a layout of its own for e
 shapes, so that what is learned on one task, network or device serves the next:
 
 ==============  ===============  ===========================================================================
-view            of a candidate   what
+view            shape            content
 ==============  ===============  ===========================================================================
 ``statements``  (8, 53)          each statement of the program: :mod:`policies.features.statements`
-``analyzed_     (8, 102)         the same with Pruner's symbols and the analyzer's terms: ours
+``analyzed_     (8, 102)         the same, with Pruner's symbols and the analyzer's terms: our variant
 statements``
 ``dataflow``    (10, 23)         Pruner's dataflow steps of the main statement: :mod:`policies.features.dataflow`
 ``context``     (24, 23)         AutoTVM's context of the main statement's loops: :mod:`policies.features.loops`
@@ -17,9 +17,9 @@ statements``
 ``invariant``   (45,)            the analyzer's seconds and terms, and the device: :mod:`policies.features.invariant`
 ==============  ===============  ===========================================================================
 
-All are closed-form expressions of the decision vector, worked out for a whole matrix of candidates with nothing
-scheduled or lowered. They are finite; where a sketch is not described all but the primitives are 0, and where it has no
-statements all but those and the invariant one.
+All are closed-form expressions of the decision vector, computed for a whole matrix of candidates without scheduling or
+lowering a program. They are finite. For a sketch that is not described, all views but ``primitives`` are 0. For a
+described sketch without statements, all views but ``primitives`` and ``invariant`` are 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from policies.features.table import SYMBOLIC, FeatureTable
 from policies.space.variants import by_variant
 
 FEATURE_VERSION = 1
-"""Raised whenever a column of a view comes, goes or changes its meaning: a saved model of another one is refused."""
+"""Version of the views. It is raised whenever a column of a view is added, removed or changes its meaning; a saved
+model of another version is refused."""
 
 STATEMENTS = "statements"
 ANALYZED_STATEMENTS = "analyzed_statements"
@@ -77,7 +78,7 @@ _MAKERS: Mapping[str, _Maker] = {
 
 
 def check_version(header: Mapping[str, Any]) -> None:
-    """ValueError for the header of a model that reads other features than this version makes."""
+    """Raise ValueError if the model with this header reads another version of the features."""
     if header["version"] != FEATURE_VERSION:
         raise ValueError(
             f"the cost model reads version {header['version']} of the features, this is version {FEATURE_VERSION}: "
@@ -88,7 +89,7 @@ def check_version(header: Mapping[str, Any]) -> None:
 def describe(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: Sequence[str]) -> dict[str, Features]:
     """The views of these names for every candidate, each ``(n, *VIEW_SHAPES[name])`` float32, finite.
 
-    ValueError for a name that is not made here: the symbolic view is the task's (``JointLayout``).
+    Raise ValueError for a view that is not made here: the symbolic view belongs to the task (``JointLayout``).
     """
     for name in names:
         if name not in _MAKERS:
@@ -103,7 +104,7 @@ def describe(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: S
 
 
 def _makeable(sketch: Sketch) -> frozenset[str]:
-    """The views that a sketch's description is enough for."""
+    """The views that can be made from a sketch's description."""
     if sketch.statements:
         return frozenset(_MAKERS)
     return frozenset({PRIMITIVES, INVARIANT} if sketch.described else {PRIMITIVES})
@@ -112,6 +113,6 @@ def _makeable(sketch: Sketch) -> frozenset[str]:
 def table(
     symbolic: Features, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: Sequence[str]
 ) -> FeatureTable:
-    """The symbolic view together with those of ``names`` (where ``symbolic`` itself may be among them)."""
+    """The symbolic view together with the views of ``names``, which may include the symbolic one."""
     others = [name for name in names if name != SYMBOLIC]
     return FeatureTable({SYMBOLIC: symbolic, **describe(sketch, matrix, device, others)})

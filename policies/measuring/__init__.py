@@ -1,1 +1,1 @@
-"""Decisions about measurements: their ends, finalists, the speed of a device and the states of its health."""
+"""Decisions about measurements: when they end, finalists, the speed of a device and the states of its health."""

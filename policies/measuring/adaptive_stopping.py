@@ -1,7 +1,7 @@
 """Adaptive stopping of a measurement (AdaTune section 4.1, and racing beyond it). It runs beside the kernel.
 
-What follows from the incumbent is decided here too, before a measurement begins: its timeout (:func:`following`), and
-what a result must stand to become the new incumbent (:func:`confirmation`).
+Two more decisions follow from the incumbent, before a measurement begins: its timeout (:func:`following`), and the
+second measurement that a result needs to become the new incumbent (:func:`confirmation`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from fleet_tune.base.domain import Confirmation, StopRule
 
-# A second measurement of a candidate that would be the new incumbent: micro-batches at least this long, at least so
-# many, until they vary less. Some 50 ms, for one in ten to twenty candidates.
+# The second measurement of a candidate that would be the new incumbent: least length of a micro-batch, least and
+# largest number of them, and the coefficient of variation at which it ends. It takes some 50 ms, for one in ten to
+# twenty candidates.
 CONFIRM_BATCH_SECS = 0.01
 CONFIRM_BATCHES = 5
 CONFIRM_MAX_BATCHES = 15
@@ -26,7 +27,7 @@ def coefficient_of_variation(run_secs: Sequence[float]) -> float:
 
     ``Perf_i = i / Time(i)``, with ``Time(i)`` the seconds of the first ``i`` micro-batches: here each counts with its
     mean seconds per run, so that micro-batches of different lengths weigh alike. The standard deviation is the
-    population's. Infinite for fewer than two micro-batches, NaN or times that are not positive.
+    population's. The result is infinite for fewer than two micro-batches, and if a time is NaN or not positive.
     """
     if len(run_secs) < 2 or any(not (math.isfinite(secs) and secs > 0) for secs in run_secs):
         return math.inf
@@ -41,10 +42,10 @@ def decide(run_secs: Sequence[float], rule: StopRule, incumbent_secs: float) -> 
     """Decide if the measurement ends after these micro-batches (mean seconds per run of each, in order), and why.
 
     ``raced``: the fastest of ``k`` micro-batches is slower than the incumbent by more than the share
-    ``(race_factor - 1) / k`` (never without an incumbent: infinite, NaN or not positive). What disturbs a run makes it
-    slower, so the fastest of more micro-batches is nearer to the kernel's own time, and less of a margin is needed.
-    ``converged``: at least ``min_batches`` and the variation is at most ``max_cv``. ``maximum``: ``max_batches`` are
-    done. None: go on.
+    ``(race_factor - 1) / k`` (never without an incumbent: infinite, NaN or not positive). Disturbances only make a run
+    slower, so the fastest of more micro-batches is nearer to the kernel's own time, and a smaller margin is enough.
+    ``converged``: at least ``min_batches`` are done and the variation is at most ``max_cv``. ``maximum``:
+    ``max_batches`` are done. None: go on.
     """
     if not run_secs:
         return None
@@ -60,7 +61,7 @@ def decide(run_secs: Sequence[float], rule: StopRule, incumbent_secs: float) -> 
 
 
 def following(rule: StopRule, incumbent_secs: float) -> StopRule:
-    """``rule`` with the timeout that follows the incumbent: ``timeout_factor`` times its cost, at least
+    """Return ``rule`` with the timeout that follows from the incumbent: ``timeout_factor`` times its cost, at least
     ``min_timeout_secs``, at most the ``timeout_secs`` that the rule has already. Unchanged without an incumbent."""
     if not 0 < incumbent_secs < math.inf:
         return rule
@@ -69,10 +70,11 @@ def following(rule: StopRule, incumbent_secs: float) -> StopRule:
 
 
 def confirmation(rule: StopRule, incumbent_secs: float) -> Confirmation | None:
-    """Return the second, more precise measurement, without racing, that a result below the incumbent's cost must stand.
+    """Return the second, more precise measurement, without racing, which must confirm a result below the incumbent's
+    cost.
 
-    None where every candidate is measured to the end anyway (an infinite ``race_factor``: a dataset is collected), and
-    for the first candidate of a task, which need not be precise to be the best so far.
+    None if every candidate is measured to the end anyway (an infinite ``race_factor``: a dataset is collected), and for
+    the first candidate of a task, whose cost need not be precise: it is the best so far.
     """
     if math.isinf(rule.race_factor) or not 0 < incumbent_secs < math.inf:
         return None

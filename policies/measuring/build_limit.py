@@ -1,4 +1,4 @@
-"""The timeout of builds: a task whose builds are quick gives none of them much longer."""
+"""The timeout of builds: if the builds of a task are quick, none of them gets much more time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections import deque
 FACTOR = 10.0
 LEAST_SECS = 5.0
 UNKNOWN_SECS = 60.0
-"""Before the first build of a task has ended, and for what is needed whatever it takes."""
+"""Limit before the first build of a task has ended. Builds that a run cannot do without (oracles and finalists) have at
+least this limit."""
 _LAST_BUILDS = 255
 
 
 class BuildLimit:
-    """The limit of a task's builds: ten times the median of the last ones, at least five seconds. ``given_secs``: what
-    the user has set in its place."""
+    """The limit of a task's builds: ten times the median of the last ones, at least five seconds. ``given_secs``: the
+    limit that the user has set instead."""
 
     def __init__(self, given_secs: float | None = None) -> None:
         self._given_secs = given_secs
         self._build_secs: deque[float] = deque(maxlen=_LAST_BUILDS)
 
     def observe(self, build_secs: float) -> None:
-        """A build succeeded in so many seconds; 0 where that is unknown."""
+        """Take in the seconds of a build that succeeded; 0 if they are unknown."""
         if build_secs > 0:
             self._build_secs.append(build_secs)
 

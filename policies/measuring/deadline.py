@@ -1,4 +1,4 @@
-"""Deadlines of the work on a device: what a batch or a shoot-out takes at most."""
+"""Deadlines of the work on a device: the longest time of a batch or a shoot-out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEASUREMENTS = 2
 _DUEL_TIMEOUTS = 5
 ROUND_LOAD_SECS = 5.0
 """Time to load the kernels that run in a round after a batch."""
-# An oracle runs on up to three sets of inputs, and once more with twice the time where that was not enough: 1 + 2.
+# An oracle runs on up to three sets of inputs, and once more with twice the time if the time was not enough: 1 + 2.
 _ORACLE_RUNS = 3
 _ORACLE_TRIES = 1 + 2
 
@@ -23,7 +23,7 @@ def oracle_secs(patience_secs: float, run_secs: float) -> float:
     """Return the longest time that a device tries to run an oracle.
 
     Args:
-        patience_secs: what the device's ``oracle_secs`` gives it beside its operations.
+        patience_secs: the device's ``oracle_secs``, which it has beside the time of its operations.
         run_secs: the longest run on one set of inputs in seconds.
     """
     return _ORACLE_TRIES * (patience_secs + _ORACLE_RUNS * run_secs)
@@ -48,9 +48,9 @@ def shoot_out_secs(window_secs: float, finalists: int, timeout_secs: float, orac
 
     Args:
         window_secs: the longest wait for a quiet window.
-        finalists: their number.
+        finalists: number of finalists.
         timeout_secs: the timeout of each measurement.
-        oracle: :func:`oracle_secs` of the task, whose oracle a process that has just begun runs first.
+        oracle: :func:`oracle_secs` of the task; a process that has just begun runs the task's oracle first.
     """
     measuring_secs = finalists * (_DUEL_TIMEOUTS * timeout_secs + _LOADS * _LOAD_SECS)
     return window_secs + measuring_secs + oracle

@@ -1,18 +1,20 @@
 """A duel: two candidates run in turn (A B, B A, A B, ...) until it is clear which one is faster.
 
-Two kernels that run one right after the other meet the same device. Each run lays its tensors out anew, for where they
-lie makes up to a tenth of the time. Of every pair the logarithm ``d`` of the challenger's seconds over the incumbent's
-is kept; of ``n`` pairs
+Two kernels that run one right after the other meet the same device. Each run allocates its tensors anew, because their
+place in memory changes the time by up to a tenth. For every pair, ``d`` is the logarithm of the challenger's seconds
+over the incumbent's. For ``n`` pairs
 
     mean = sum(d) / n        error = max(deviation(d), FLOOR) / sqrt(n)
 
 - *faster*: ``mean <= -t(n) * error``, with ``t(n)`` Student's at a one-sided probability of 0.0005 and ``n - 1``
-  degrees of freedom. It is looked at after each of at most ``MAX_PAIRS`` pairs: for two equal kernels the chance that
-  it is ever so is below ``MAX_PAIRS * 0.0005``, half a percent; heavy tails make it less, and placements in memory that
-  favour the same one four times in a row are what the other half of a percent is for.
-- *not worth it*: ``mean - error > -WORTH``; or, from the fourth pair on, ``mean`` is less than half of what
-  ``MAX_PAIRS`` pairs of this deviation could tell. The incumbent stays; most challengers end so after a few pairs.
-- Otherwise, after ``MAX_PAIRS`` pairs, the incumbent stays too: it takes a clear case to replace it.
+  degrees of freedom. This is tested after each of at most ``MAX_PAIRS`` pairs: for two equal kernels the chance that
+  any test succeeds is below ``MAX_PAIRS * 0.0005``, half a percent. Heavy tails make it smaller. Another half of a
+  percent is left for placements in memory that favour the same kernel four times in a row.
+- *not worth it*: ``mean - error > -WORTH``; or, from the fourth pair on, the improvement ``-mean`` is less than half of
+  the smallest that ``MAX_PAIRS`` pairs of this deviation could prove. The incumbent stays; most challengers end so
+  after a few pairs.
+- Otherwise, after ``MAX_PAIRS`` pairs, the incumbent stays too: only a clear case replaces it.
+- With fewer than ``LEAST_PAIRS`` pairs when the time is up, the duel is undecided.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from policies.measuring.student_t import t_quantile
 
 LEAST_PAIRS = 3
 _OF_ONE_PAIR = 10.0
-"""Deviation that one pair alone is taken to have: it says nothing, and every format of records has it."""
+"""Deviation that is assumed for one pair alone, which says nothing. Every format of records can hold this number."""
 MAX_PAIRS = 12
 FLOOR = 0.015
-"""Least deviation of a pair: three that agree by chance, to a fifth, prove nothing."""
+"""Least deviation of a pair: three pairs that agree by chance, to a fifth, prove nothing."""
 WORTH = 0.01
-"""An improvement below this share is none."""
+"""An improvement below this share does not count."""
 # One-sided probability of the quantile.
 _SURE = 0.9995
 _RUN_BATCHES = 2
@@ -50,13 +52,18 @@ class Verdict:
     pairs: int
     """Number of pairs."""
     faster: bool
-    """True where the challenger is faster beyond doubt."""
+    """True if the challenger is faster beyond doubt."""
+
+    @property
+    def is_decided(self) -> bool:
+        """False if the time was up before there were enough pairs to tell which candidate is faster."""
+        return self.pairs >= LEAST_PAIRS
 
 
 def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | None:
     """Judge the pairs so far, in their order. Return None to go on. ``out_of_time``: there will be no more pairs.
 
-    ValueError for ratios that are not finite, or none.
+    Raise ValueError if there is no ratio, or if one is not finite.
     """
     pairs = len(log_ratios)
     if not pairs or not all(map(math.isfinite, log_ratios)):

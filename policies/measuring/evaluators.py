@@ -14,7 +14,8 @@ ADATUNE_MAX_CV = 0.10
 """AdaTune, section 4.1: the coefficient of variation below which a measurement ends."""
 
 RACED = StopRule()
-"""Ours: short micro-batches of a length in time, and an end to candidates that have lost against the incumbent."""
+"""Our rule: short micro-batches of a fixed time. A measurement ends when the candidate has lost against the
+incumbent."""
 
 ADAPTIVE = StopRule(
     micro_batch_runs=MICRO_BATCH,
@@ -25,8 +26,8 @@ ADAPTIVE = StopRule(
     timeout_factor=math.inf,
 )
 """AdaTune's adaptive evaluator (algorithm 1, lines 11 to 14): after each micro-batch of 50 runs the measurement ends
-where the coefficient of variation of the throughputs so far is at most 10%, and after 500 runs in any case. Of one
-throughput alone there is no variation to speak of: two micro-batches are the least."""
+if the coefficient of variation of the throughputs so far is at most 10%, and after 500 runs in any case. One throughput
+alone has no variation, so there are at least two micro-batches."""
 
 DETERMINISTIC = StopRule(
     micro_batch_runs=MICRO_BATCH,
@@ -35,8 +36,8 @@ DETERMINISTIC = StopRule(
     race_factor=math.inf,
     timeout_factor=math.inf,
 )
-"""What AdaTune measures AutoTVM with (section 5.1): 500 runs of every candidate, as far as they fit into the
+"""The rule with which AdaTune measures AutoTVM (section 5.1): 500 runs of every candidate, as far as they fit into the
 timeout."""
 
 EVALUATORS: Mapping[str, StopRule] = {"raced": RACED, "adaptive": ADAPTIVE, "deterministic": DETERMINISTIC}
-"""By the names that follow a method's: ``fleet:adaptive``."""
+"""Evaluators by the names that may follow a method's name: ``fleet:adaptive``."""

@@ -8,15 +8,15 @@ A pure state machine over :class:`fleet_tune.base.device_state.DeviceState`; eve
   last proved itself quarantines it. A quarantine ends by itself, after ``PROBATION_SECS * 2 ** (earlier quarantines)``,
   at most ``MAX_PROBATION_SECS``. The device is then on probation: the next failure quarantines it again, twice as long.
 - ``PROOF_RUNS`` measurements without a failure prove it: its failures and quarantines are forgotten.
-- That the process on our side that owns the device was ended is no failure of the device; it joins again.
+- If the process on our side that owns the device is ended, this is no failure of the device. The device joins again.
 - A candidate that loses two devices is *poison* (:func:`is_poison`) and is blamed, not the devices: they are acquitted
   of these failures.
-- A lease is given to a device that may work and that nobody holds; its epoch is one above the last. Whatever ends it
-  (its release, or the loss of the device, which passing the deadline counts as) makes later results of that epoch old,
-  and they are refused.
+- A lease is given to a device that may work and that nobody holds; its epoch is one above the last. A lease ends by its
+  release, or by the loss of the device; passing the deadline counts as a loss. Later results of that epoch are then
+  old, and are refused.
 
 The ``kind`` of an event is the word under which stores keep it (:attr:`fleet_tune.base.device_state.DeviceEvent.kind`):
-it stays, whatever the class is called.
+it does not change when the class is renamed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PROOF_RUNS = 24
 HOPELESS_QUARANTINES = 4
 POISON_LOSSES = 2
 PROBE_EVERY_SECS = 120.0
-"""A device that works is asked for its probe this often."""
+"""Interval between the probes of a device that works."""
 
 
 class NotAllowedError(ValueError):
-    """The event cannot happen in this state: the caller has not looked at it, or holds an old lease."""
+    """The event cannot happen in this state: the caller has not looked at the state, or holds an old lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class OwnerEnded:
-    """The process on our side that owns the device was ended, which says nothing of the device."""
+    """The process on our side that owns the device was ended, which says nothing about the device."""
 
     kind: ClassVar[str] = "interrupted"
     detail: str
@@ -94,7 +94,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Acquitted:
-    """A candidate turned out to be poison: the device was lost by its fault."""
+    """A candidate turned out to be poison: it caused the loss of the device."""
 
     kind: ClassVar[str] = "acquitted"
     candidate_id: str
@@ -160,7 +160,7 @@ class Change:
     """State after the event."""
     reason: str
     stored: bool = True
-    """True for a change that the store keeps; counting alone is not."""
+    """True if the store keeps the change. It does not keep a mere count of measurements."""
 
 
 def may_work(state: DeviceState) -> bool:
@@ -190,7 +190,7 @@ def is_poison(losses: int) -> bool:
 
 def may_try(lost_on: Collection[str], device_id: str, usable: Collection[str]) -> bool:
     """Return true if a candidate that lost the devices ``lost_on`` may be tried on ``device_id``: on another device if
-    one of its class is ``usable``, on the same where it is the only one."""
+    one of its class is ``usable``, on the same device if there is no other."""
     return device_id not in lost_on or not set(usable) - set(lost_on)
 
 
@@ -200,12 +200,13 @@ def probation_secs(quarantines: int) -> float:
 
 
 def restored(state: DeviceState, admin: Admin, now_unix_secs: float) -> DeviceState:
-    """The state at the start of a run, from the last one that an earlier run kept and from what people want now.
+    """The state at the start of a run, from the last state that an earlier run kept and from the use that people want
+    now (``admin``).
 
-    Nothing is known of a device that was not watched: it is offline, and unknown unless it was quarantined. Its lease
-    is free (whoever held it is gone) with the epoch kept, so that the next one is higher. A device that was being
-    drained when the last run ended is in maintenance: nobody uses it. A quarantine ends when it would at the latest if
-    it began now: the clock may have been put back since."""
+    Nothing is known about a device that was not watched: it is offline, and unknown unless it was quarantined. Its
+    lease is free (whoever held it is gone). The epoch is kept, so that the next one is higher. A device that was being
+    drained when the last run ended is in maintenance: nobody uses it. A quarantine ends at most ``MAX_PROBATION_SECS``
+    from now: the clock may have been set back since."""
     return replace(
         state,
         connectivity=Connectivity.OFFLINE,
@@ -217,9 +218,10 @@ def restored(state: DeviceState, admin: Admin, now_unix_secs: float) -> DeviceSt
 
 
 def step(state: DeviceState, event: Event, now_unix_secs: float) -> Change:
-    """The state after ``event`` with the reason. An event that changes nothing gives the same state, not to be stored.
+    """Return the state after ``event`` with the reason. An event that changes nothing gives the same state, which is
+    not stored.
 
-    Raises :class:`NotAllowedError` for a lease of a device that may not work, and for the release of an old epoch.
+    Raise :class:`NotAllowedError` for a lease of a device that may not work, and for the release of an old epoch.
     """
     change = _step(state, event, now_unix_secs)
     return change if change.state != state else Change(state, change.reason, stored=False)
@@ -306,7 +308,7 @@ def _acquitted(state: DeviceState, candidate_id: str) -> Change:
     losses = tuple(lost for lost in state.losses if lost != candidate_id)
     if not candidate_id or losses == state.losses:
         return Change(state, "not lost by this candidate")
-    # Where nothing is left against it, its quarantines were unjust too.
+    # If no loss is left, the device's quarantines were unjust too.
     quarantines = state.quarantines if losses else 0
     acquitted = replace(state, losses=losses, quarantines=quarantines)
     reason = f"lost by the fault of candidate {candidate_id[:12]}, which is poison"
@@ -336,7 +338,7 @@ def _ordered(state: DeviceState, admin: Admin, reason: str) -> Change:
 
 
 def _free(state: DeviceState) -> DeviceState:
-    """Without a lease; what was being drained is drained with its end."""
+    """Return the state without its lease. A device that was being drained is then in maintenance."""
     admin = Admin.MAINTENANCE if state.admin is Admin.DRAINING else state.admin
     return replace(state, lease=Lease(epoch=state.lease.epoch), admin=admin)
 

@@ -1,4 +1,4 @@
-"""The candidates of a task by what is known of their costs: for each of them the last word of its records."""
+"""The candidates of a task, ranked by their costs. The last record of a candidate that counts decides its cost."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ class Ranked:
     candidate: Candidate
     measurement: Measurement
     cost_secs: float
-    """Cost of the measurement. Its other figures are computed on demand: of most of a million records they never
-    are."""
+    """Cost of the measurement. Its other figures are computed on demand: most of a million records never need them."""
     verified: bool
-    """True where this or an earlier record verified it, so that it may be the incumbent."""
+    """True if this or an earlier record verified the candidate, so that it may be the incumbent."""
 
     @property
     def rank_secs(self) -> float:
-        """Seconds by which it is ranked; at least its cost where it has met no other candidate."""
+        """Seconds by which it is ranked; at least its cost if it has met no other candidate."""
         return self.measurement.rank_secs
 
     def is_before(self, rank_secs: float) -> bool:
@@ -44,8 +43,8 @@ class Ranking:
         self._best_rank_secs = math.inf
 
     def add(self, record: Record) -> None:
-        """The next record of the task. A revision takes the place of what was known; a trial does so only where no
-        revision has come."""
+        """Take in the next record of the task. A revision replaces the candidate's last measurement; a trial does so
+        only if there is no revision."""
         candidate, measured = record.candidate, record.measurement
         if record.revision < self._revisions.get(candidate.id, 0) or not measured.outcome.blames_candidate:
             return
@@ -77,12 +76,12 @@ class Ranking:
 
     @property
     def best_secs(self) -> float:
-        """Its cost, infinite while there is none."""
+        """Cost of the incumbent, infinite while there is none."""
         return math.inf if self._best is None else self._best.cost_secs
 
     @property
     def incumbent(self) -> Incumbent:
-        """The incumbent as devices are told of it."""
+        """The incumbent in the form in which devices get it."""
         best = self._best
         return Incumbent() if best is None else Incumbent(best.candidate.id, best.cost_secs, self._best_rank_secs)
 
@@ -96,9 +95,10 @@ class Ranking:
         return ranked is None or ranked.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
 
     def finalists(self) -> tuple[Candidate, ...]:
-        """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`), the
-        incumbent first: some may have a lower cost and were never checked. Without an incumbent nothing was: then those
-        of the lowest cost. None where a shoot-out has decided between these very candidates."""
+        """Return the candidates between which a shoot-out decides (see :func:`policies.measuring.shootout.finalists`),
+        the incumbent first: some may have a lower cost and were never verified. Without an incumbent no candidate was
+        verified: then return those of the lowest cost. The result is empty if a shoot-out has decided between these
+        very candidates."""
         standings = (CostEstimate(name, each.cost_secs, each.measurement.error) for name, each in self._ranked.items())
         chosen = [self._ranked[candidate_id].candidate for candidate_id in finalists(standings)]
         best = self.best
@@ -107,5 +107,5 @@ class Ranking:
             chosen = [each.candidate for each in ordered[:MAX_FINALISTS]]
         if chosen and best is not None:
             chosen = [best, *(each for each in chosen if each != best)][:MAX_FINALISTS]
-        # Asked of those who would meet: one that the incumbent leaves no room for is no reason to meet again.
+        # Only candidates that would meet count: one that the incumbent leaves no room for is no reason to meet again.
         return () if all(each.id in self._met for each in chosen) else tuple(chosen)

@@ -1,7 +1,7 @@
 """The choice of the finalists of a task, which meet when its tuning ends.
 
-Most were given up after a few hundredths of a second, minutes or hours ago. The few that may be faster than the
-incumbent, as far as their costs tell, meet it in turn (:mod:`policies.measuring.duel`).
+The measurement of most candidates ended after a few hundredths of a second, minutes or hours ago. The few that may be
+faster than the incumbent, as far as their costs tell, meet it in turn (:mod:`policies.measuring.duel`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_FINALISTS = 5
-# One measurement sees one placement of the tensors in memory. Which pages they lie on decides what they push out of
-# the caches: seen on a Zen 5 with pages of 4 KiB, the same kernel takes up to 10 or 20 % more or less from one
-# allocation to the next, and varies by under 1 % within one. So costs nearer than this are not told apart by single
-# measurements, and every run of a duel allocates anew.
+# One measurement sees one placement of the tensors in memory. The pages on which they lie decide which data they evict
+# from the caches: seen on a Zen 5 with pages of 4 KiB, the same kernel takes up to 10 or 20 % more or less from one
+# allocation to the next, and varies by under 1 % within one. So single measurements cannot tell apart costs that are
+# nearer than this, and every run of a duel allocates anew.
 MIN_MARGIN = 0.08
 MAX_MARGIN = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """The cost of a candidate as known."""
+    """The known cost of a candidate."""
 
     candidate_id: str
     cost_secs: float
@@ -30,10 +30,11 @@ class CostEstimate:
 
 
 def finalists(standings: Iterable[CostEstimate]) -> tuple[str, ...]:
-    """Ids of the candidates between which a shoot-out decides, the best first; none where the costs decide it.
+    """Return the ids of the candidates between which a shoot-out decides, the best first; none if the costs decide.
 
     A candidate may still be the fastest if its cost is above the lowest by no more than twice the standard error of
-    their difference (at least ``MIN_MARGIN``, at most ``MAX_MARGIN``). At most ``MAX_FINALISTS`` of the lowest cost.
+    their difference (at least ``MIN_MARGIN``, at most ``MAX_MARGIN``). At most ``MAX_FINALISTS`` of these are chosen,
+    those of the lowest cost.
     """
     ordered = sorted((each for each in standings if math.isfinite(each.cost_secs)), key=lambda each: each.cost_secs)
     if not ordered:

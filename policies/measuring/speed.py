@@ -5,12 +5,12 @@ does the same, runs before, between and after measurements. A kernel is assumed 
 
     speed = unit / probe        cost = seconds as measured * speed
 
-The *unit* is a time of the probe that is chosen once for a device and a store of records, whatever it is worth: so all
-costs there can be compared, whenever they were measured. What is usual is the median of all probes of the run, which no
-single moment decides, and a device that is faster than usual is as good as any other.
+The *unit* is a time of the probe that is chosen once for a device and a store of records. Its value does not matter: it
+makes all costs in the store comparable, whenever they were measured. The *usual* time is the median of all probes of
+the run, so that no single moment decides it. A device that is faster than usual is as good as any other.
 
-How sure the speed is: by half of what it changed between the probes before and after; and, as a kernel does not follow
-the probe exactly (one waits for memory, another computes), by a share of how far from usual it was.
+The error of the speed has two parts: half of the change between the probes before and after; and, because a kernel does
+not follow the probe exactly (one waits for memory, another computes), a share of the distance from the usual time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import bisect
 import math
 
 CHANGED = 0.1
-"""Of two probes whose times differ by more than this (in logarithms) the speed changed in between."""
+"""The speed changed between two probes if the logarithms of their times differ by more than this."""
 MISMATCH = 0.25
 """Error of a speed that is far from the usual one, as a share of that distance in logarithms."""
 
@@ -37,17 +37,17 @@ class Speedometer:
         self._ordered: list[float] = []
 
     def probed(self, secs: float) -> None:
-        """The probe took this long. ValueError for a time that is not positive and finite."""
+        """Add the time of a probe. Raise ValueError if it is not positive and finite."""
         if not (math.isfinite(secs) and secs > 0):
             raise ValueError(f"a probe of {secs} s says nothing")
         bisect.insort(self._ordered, secs)
 
     @property
     def usual_secs(self) -> float:
-        """Median of all probes. ValueError before the first."""
+        """Median of all probes. Raise ValueError before the first."""
         if not self._ordered:
             raise ValueError("the probe has not run")
-        # Of an even number the later one of the two in the middle: a time that there was.
+        # For an even number, the larger of the two in the middle, so that the median is a time that was measured.
         return self._ordered[len(self._ordered) // 2]
 
     def speed(self, probe_secs: float) -> float:

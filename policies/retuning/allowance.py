@@ -1,7 +1,7 @@
 """Allowance of the devices' time.
 
-The share of each class's device time is kept in every window of 24 hours, whatever its beginning: an action begins only
-if the use of the last 24 hours and all that it may take fit into the share.
+In every window of 24 hours, wherever it begins, a class uses at most its share of the device time: an action begins
+only if the use of the last 24 hours and the longest time of the action fit into the share.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WINDOW_SECS = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class UsedTime:
-    """Time in which so many ``devices`` of a class were used, in unix seconds."""
+    """A period in which so many ``devices`` of a class were used, in unix seconds."""
 
     device_class: str
     began: float
@@ -23,13 +23,13 @@ class UsedTime:
     devices: int
 
     def secs_after(self, unix_secs: float) -> float:
-        """Device seconds of it that lie after this time."""
+        """Device seconds of the period that lie after this time."""
         return max(0.0, self.ended - max(self.began, unix_secs)) * self.devices
 
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """The part of each day in which devices may be used, in seconds since midnight; the end may be before the begin."""
+    """The part of each day in which devices may be used, in seconds since midnight. Its end may be before its begin."""
 
     begin_secs: float
     end_secs: float
@@ -58,8 +58,8 @@ def left_secs(used: Iterable[UsedTime], device_class: str, devices: int, share: 
 def free_at(
     used: Iterable[UsedTime], device_class: str, devices: int, share: float, now: float, need_secs: float
 ) -> float:
-    """The unix time from which on so many device seconds fit; infinite where they never do. ``used``: one after the
-    other."""
+    """Return the unix time from which on ``need_secs`` device seconds fit; infinite if they never do. ``used``: periods
+    that follow one another."""
     excess = used_secs(used, device_class, now) + need_secs - share * WINDOW_SECS * devices
     if excess <= 0:
         return now
@@ -72,5 +72,5 @@ def free_at(
 
 
 def still_counting(used: Iterable[UsedTime], now: float) -> list[UsedTime]:
-    """Return the used times that still count."""
+    """Return the used times that still count: those that end within the last 24 hours."""
     return [each for each in used if each.ended > now - WINDOW_SECS]

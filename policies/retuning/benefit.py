@@ -1,22 +1,23 @@
 """Expected benefit of tuning a network further.
 
-The evidence is the gain of earlier spans of tuning: of each span the device seconds that were spent before it
-(``effort``) and in it, and the logarithm of the latency before over that after it, as the two versions met on a device.
-Latency falls about in proportion to the logarithm of the effort, so a network has a *slope* ``s``:
+The evidence is the gain of earlier spans of tuning: for each span the device seconds that were spent before it
+(``effort``) and in it, and the logarithm of the latency before it over the latency after it, as the two versions met on
+a device. Latency falls about in proportion to the logarithm of the effort, so a network has a *slope* ``s``:
 
     gain of a span from effort a to effort b  =  s * ln(b / a)
 
-It is estimated from the spans of the network, of which each counts half as much as the next one (curves get flatter),
-and drawn towards a prior as if one doubling of the effort had been seen that bought just that:
+The slope is estimated from the spans of the network. Each counts half as much as the next one, because curves get
+flatter. It is drawn towards a prior, as if one doubling of the effort had been seen that bought what the prior says:
 
     s = (K * prior + sum(w x g)) / (K + sum(w x x))        x = ln(b / a)     w = 1, 1/2, 1/4, ... from the last one on
                                                            g = gain          K = ln(2)^2
 
-The prior is the slope of the spans of all other networks, with :data:`PRIOR_SLOPE` as theirs. A first span has no
-effort before it: it tells nothing of the slope.
+The prior is the slope of the spans of all other networks, whose own prior is :data:`PRIOR_SLOPE`. A first span has no
+effort before it: it says nothing about the slope.
 
-What was spent long ago counts less (:func:`faded`): hosts, libraries and loads change in ways that no fingerprint
-shows. Of what a network has lost against its own baseline (:mod:`policies.retuning.slowdown`) half is expected back.
+Effort that was spent long ago counts less (:func:`faded`): hosts, libraries and loads change in ways that no
+fingerprint shows. If a network has become slower than its own baseline (:mod:`policies.retuning.slowdown`), half of the
+loss is expected back.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PRIOR_SLOPE = 0.03
-"""Assumed before there is evidence of any network: a doubling of the effort takes 2% of the latency."""
+"""Slope that is assumed before there is evidence of any network: a doubling of the effort saves 2% of the latency."""
 REGAINED = 0.5
 FIRST_SHARE = 0.5
-"""Of the latency of a network that was never tuned, or was changed: assumed, to put it in order among others."""
+"""Share of the latency that tuning is assumed to save for a network that was never tuned, or was changed. It serves to
+rank such a network among others."""
 DAY_SECS = 86400.0
 HOUR_SECS = 3600.0
 _PRIOR_WEIGHT = math.log(2) ** 2
@@ -45,7 +47,7 @@ class Span:
     effort_secs: float
     """Device seconds of the span."""
     log_gain: float
-    """Logarithm of the latency before over that after it. 0 if nothing was published or better."""
+    """Logarithm of the latency before it over the latency after it. 0 if nothing was published or better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The two sums of the spans of networks. They add up."""
+    """The two sums over spans in the formula of the slope. The sums of several networks can be added."""
 
     over: float = 0.0
     under: float = 0.0
@@ -75,7 +77,7 @@ class Evidence:
         return Evidence(self.over + other.over, self.under + other.under)
 
     def slope(self, prior: float = PRIOR_SLOPE) -> float:
-        """The slope that they tell; never below 0."""
+        """The slope that follows from the sums; never below 0."""
         return max(0.0, (_PRIOR_WEIGHT * prior + self.over) / (_PRIOR_WEIGHT + self.under))
 
 
@@ -98,8 +100,8 @@ def faded(effort_secs: float, elapsed_secs: float, half_life_secs: float) -> flo
 
 
 def expected_share(slope: float, effort_secs: float, more_secs: float, lost_log: float = 0.0) -> float:
-    """The share of the latency that ``more_secs`` of devices are expected to save. ``lost_log``: logarithm of what the
-    network is slower by than at its baseline."""
+    """Return the share of the latency that ``more_secs`` of devices are expected to save. ``lost_log``: logarithm of
+    the network's slowdown against its baseline."""
     if effort_secs <= 0:
         return FIRST_SHARE
     gain = slope * math.log1p(more_secs / effort_secs) + REGAINED * lost_log

@@ -13,10 +13,10 @@ from policies.retuning.valuation import Valuation
 from policies.retuning.view import OVERHEAD_SECS, ServiceView
 
 CHECK_SECS = 120.0
-"""What a check is taken to need; it may take some times of that where the share allows."""
+"""Seconds that a check is assumed to need. It may take several times as long if the share allows."""
 LEAST_SPAN_SECS = 10.0
 LOST_AGAIN_SECS = 900.0
-"""After which devices that did not answer are asked again."""
+"""Seconds after which devices that did not answer are asked again."""
 IDLE = "nothing is worth doing"
 _TRIGGER = "a trigger waits for"
 _ASK_SPARE = 4.0
@@ -94,7 +94,8 @@ class ActionPlanner:
     def _first_that_fits(
         self, ordered: Sequence[Deployment], now: float, open_secs: float, times: float, what: str
     ) -> TuneDeployment | Wait | None:
-        """The first of these that can be tuned now. ``times`` what it needs has to be free."""
+        """Return the first of these deployments that can be tuned now, else the shortest wait. ``times`` the device
+        time that it needs has to be free."""
         waits: list[Wait] = []
         for each in ordered:
             found = self._tuning(each, now, open_secs, times, what)
@@ -115,7 +116,7 @@ class ActionPlanner:
         count, reserve = len(devices), self._view.reserve_secs(each.device_class)
         most = (rules.share * WINDOW_SECS - reserve / count) / times
         least = min(LEAST_SPAN_SECS, rules.span_secs)
-        # Runs that took too long may have been exceptions: the estimate is corrected by another one alone.
+        # Runs that took too long may have been exceptions, and only another run corrects the estimate.
         overhead = min(self._view.overhead_secs(each), max(OVERHEAD_SECS, most / 2))
         secs = min(rules.span_secs, most - overhead, open_secs - overhead)
         if secs < least:
@@ -155,7 +156,7 @@ class ActionPlanner:
         return min(waits, key=lambda wait: wait.until, default=None)
 
     def _taken(self, now: float, open_secs: float) -> set[str]:
-        """Return the classes where a trigger waits for the share: what becomes free in it is for that."""
+        """Return the classes in which a trigger waits for the share: time that becomes free is for the trigger."""
         found = (
             (each, self._tuning(each, now, open_secs, 1.0, _TRIGGER))
             for each in self._view.active()
@@ -182,7 +183,7 @@ class ActionPlanner:
                 return None
         else:
             at = each.checked_at + self._view.rules.devices_every_secs
-            # In turn, so that each has a baseline, and is looked at.
+            # Devices take turns, so that each has a baseline and is checked.
             device = devices[int(now // self._view.rules.devices_every_secs) % len(devices)]
         if at > now >= each.checked_at:
             return Wait(at, IDLE)

@@ -1,9 +1,9 @@
 """Decision on a new version: does it replace the last one, and which old ones are kept?
 
-On the first device the new one has to be faster beyond doubt, by the rule of duels: of two equal ones that is found at
-most once in 200 times. On each further device of the class, up to as many as are asked for, it must not be slower: its
-ratio, the mean of as many pairs as the duel took, is at most 1. So more devices make a false improvement rarer, and a
-version that is faster on one device alone is not published.
+On the first device the new version has to be faster beyond doubt, by the rule of duels: for two equal versions the rule
+finds this at most once in 200 times. On each further device of the class, up to the number that is asked for, it must
+not be slower: its ratio, the mean of as many pairs as the duel took, is at most 1. So more devices make a false
+improvement rarer, and a version that is faster on one device alone is not published.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from policies.measuring.duel import Verdict
 
 @dataclass(frozen=True, slots=True)
 class DeviceComparison:
-    """Comparison of a new version with the last one on a device. ``verdict.ratio`` is of its seconds to the last
-    one's."""
+    """Comparison of a new version with the last one on a device. ``verdict.ratio``: seconds of the new version over
+    those of the last one."""
 
     device: str
     verdict: Verdict
@@ -25,7 +25,7 @@ class DeviceComparison:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``worst``: of the devices on which they met; ``why``: in words."""
+    """Decision on a new version. ``worst``: the comparison with the highest ratio; ``why``: the reason in words."""
 
     publish: bool
     worst: DeviceComparison

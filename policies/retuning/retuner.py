@@ -1,28 +1,29 @@
 """State machine of the service: the next action, and the state after its end.
 
 :meth:`Retuner.next` returns the next action. The caller runs it, and calls :meth:`Retuner.begun` before and one of
-``looked``, ``asked``, ``checked``, ``tuned`` after it. One thing is done at a time. In this order:
+``looked``, ``asked``, ``checked``, ``tuned`` after it. One action runs at a time. It is chosen in this order:
 
 1. the networks' files are looked at, every ``files_every_secs``;
-2. devices are asked what they are, every ``devices_every_secs`` (those that were lost more often), and less often
-   where that would take more than half of the share;
+2. devices are asked what they are, every ``devices_every_secs`` (lost devices more often), and less often if that would
+   take more than half of the share;
 3. a deployment with a *trigger* is tuned for one span: the one whose trigger has waited for more than half of the
    window of 24 hours, else the one with the highest expected benefit;
 4. the current version of a deployment is timed beside the probe, every ``devices_every_secs``;
 5. the deployment of the highest value for each device hour is tuned for one span, if that pays back in time. One span
    of the share is left for triggers that may come.
 
-Neither of the last two is begun where a trigger of the class waits for the share.
+Neither 4 nor 5 begins while a trigger of the class waits for the share.
 
-What uses devices is begun only in the hours that are given, and where all that it may take fits into the share
-(:mod:`policies.retuning.allowance`) and into what is left of these hours.
+An action that uses devices begins only in the hours that are given, and only if its longest time fits into the share
+(:mod:`policies.retuning.allowance`) and into the rest of these hours.
 
 Time that asking the devices takes is kept free in the share.
 
-**Bounds.** A changed file is seen within ``files_every_secs`` and the length of one action, a changed device within
-``devices_every_secs`` and that. A trigger that was seen is acted on after the action that goes on; where ``n`` of a
-class are pending and each takes ``c`` device seconds, after at most ``ceil(n * c / share of 24 hours)`` days
-(:meth:`Valuation.bound_secs`). What fails is tried again after its span's length, doubled each time up to a day.
+**Bounds.** A changed file is seen within ``files_every_secs`` plus the length of one action, a changed device within
+``devices_every_secs`` plus that length. A trigger that was seen is acted on after the action in progress; if ``n``
+triggers of a class are pending and each takes ``c`` device seconds, after at most ``ceil(n * c / share of 24 hours)``
+days (:meth:`Valuation.bound_secs`). A deployment whose tuning fails is tried again after twice the length of a span.
+This time is doubled at each further failure, up to a day.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ from policies.retuning.valuation import Valuation
 from policies.retuning.view import ServiceView
 
 _MOST_LIMITS = 2.0
-"""An action is taken to have lasted for so many times its limit at most, after which it is ended by force: else the
-clock was set forward."""
+"""Longest time that an action is taken to have lasted, in multiples of its limit. It is ended by force after its limit,
+so a longer time means that the clock was set forward."""
 
 
 class Retuner:
@@ -106,8 +107,8 @@ class Retuner:
         self.state.doing = ActionInProgress(action, now)
 
     def resumed(self, now: float) -> bool:
-        """Take up the state after a restart, and return true if an action was in progress. It counts as long as it may
-        have taken, and is chosen anew."""
+        """Take up the state after a restart, and return true if an action was in progress. That action counts as used
+        time, as long as it may have taken, and is chosen anew."""
         doing = self.state.doing
         if doing is None:
             return False
@@ -126,7 +127,7 @@ class Retuner:
         self.state.used += [UsedTime(name, began, ended, count) for name, count in counts.items()]
 
     def _end(self, now: float) -> float:
-        """Ends what is done; the seconds that it took."""
+        """End the action in progress. Return the seconds that it took."""
         doing = self.state.doing
         assert doing is not None
         self.state.doing = None
@@ -135,7 +136,7 @@ class Retuner:
         return ended - doing.began
 
     def looked(self, files: Mapping[str, str], problems: Mapping[str, str], now: float) -> bool:
-        """Take in a look at the networks' files, and return true if anything is new.
+        """Take in the result of a look at the networks' files, and return true if anything is new.
 
         ``files``: a digest by network; ``problems``: the reasons why others have none.
         """
@@ -156,7 +157,8 @@ class Retuner:
         return is_new
 
     def _set_back(self, secs: float) -> None:
-        """The clock was set back by so many seconds at least: times that lie ahead would be waited for."""
+        """Move stored times back after the clock was set back by at least so many seconds. Otherwise the service would
+        wait for times that lie ahead."""
         state = self.state
         state.used = [
             dataclasses.replace(each, began=each.began - secs, ended=each.ended - secs) for each in state.used
@@ -167,7 +169,7 @@ class Retuner:
                 each.suspicion = dataclasses.replace(each.suspicion, again_at=each.suspicion.again_at - secs)
 
     def asked(self, devices: Sequence[DeviceAnswer], now: float) -> None:
-        """The devices were asked."""
+        """Take in the answers of devices that were asked."""
         state = self.state
         before = {each.name: each for each in state.devices}
         for device in devices:
@@ -176,7 +178,7 @@ class Retuner:
                 self.log_event(now, "lost", f"{device.name} does not answer: {device.problem}")
             elif not device.problem and last is not None and last.problem:
                 self.log_event(now, "back", f"{device.name} answers again", "", device.device_class)
-        # Of one that does not answer, what it was stays known.
+        # For a device that does not answer, its last class and origin stay known.
         answers = {each.name: each for each in devices}
         for name, answer in answers.items():
             if answer.problem and name in before:
@@ -191,7 +193,7 @@ class Retuner:
         self._compare(now)
 
     def _compare(self, now: float) -> None:
-        """Triggers, from what the files and devices are now."""
+        """Add the triggers that follow from the present files and devices."""
         known = {each.network for each in self.state.deployments}
         classes = list(dict.fromkeys(each.device_class for each in self.state.devices if each.device_class))
         for subject in self.rules.subjects:
@@ -239,7 +241,7 @@ class Retuner:
             self._end(now)
 
     def checked(self, action: CheckVersion, result: CheckVersionResult, now: float) -> None:
-        """The current version was timed beside the probe."""
+        """Take in the result of a check: the current version was timed beside the probe."""
         self._end(now)
         each = self.view.deployment(action.network, action.device_class)
         if each is None:
@@ -250,7 +252,7 @@ class Retuner:
                 now, "problem", f"not timed on {action.device}: {result.problem}", each.network, each.device_class
             )
             self.state.asked_at = 0.0  # the device may be lost
-            each.suspicion = None  # the next check of its time looks again: one at once might fail again and again
+            each.suspicion = None  # the next regular check looks again: one at once might fail again and again
             return
         against = each.baselines.get(action.device)
         if against is None:
@@ -282,7 +284,7 @@ class Retuner:
             self.log_event(now, "device", text, each.network, each.device_class)
 
     def tuned(self, action: TuneDeployment, result: TuneDeploymentResult, now: float) -> None:
-        """A span of tuning ended."""
+        """Take in the result of a span of tuning."""
         wall_secs = self._end(now)
         each = self.view.deployment(action.network, action.device_class)
         if each is None:
@@ -307,7 +309,7 @@ class Retuner:
         each.digest, each.origin = action.digest, action.origin
         each.secs = result.secs if result.secs is not None else each.secs
         each.overhead_secs = max(wall_secs - result.tuned_secs, 0.5 * self.view.overhead_secs(each))
-        each.baselines = dict(result.baselines)  # of those that are not there, the next check takes one
+        each.baselines = dict(result.baselines)  # the next check of a device takes a missing one
         each.pending = [pending for pending in each.pending if pending.trigger not in action.triggers]
         each.lost_log, each.suspicion, each.failures, each.retry_at, each.problem = 0.0, None, 0, 0.0, ""
         each.odd.clear()

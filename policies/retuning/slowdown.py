@@ -1,7 +1,8 @@
 """Detection of a network that has become slower than it was when it was published.
 
-The network is timed in pairs with the device's probe, a kernel that always does the same. Of each pair there are two
-logarithms, against the medians of the *baseline* ``(n0, p0)`` that was taken in the same way:
+The network is timed in pairs with the device's probe, a kernel that always does the same. For each pair ``(n, p)`` of
+seconds there are two logarithms, relative to the *baseline* ``(n0, p0)``, the medians of pairs that were taken in the
+same way:
 
     beside the probe:  ln((n / p) / (n0 / p0))        altogether:  ln(n / n0)
 
@@ -27,7 +28,7 @@ LEAST_PAIRS = 6
 
 
 class Finding(enum.StrEnum):
-    """Finding of pairs on a network."""
+    """Finding on a network from its pairs."""
 
     FINE = "fine"
     SLOWER = "slower"
@@ -63,7 +64,8 @@ def found(pairs: Sequence[Timed], against: Baseline, slower: float, drift: float
         return None
     beside = _beside(pairs, against)
     altogether = [math.log(each.network_secs / against.network_secs) for each in pairs]
-    # A duel asks whether a challenger is faster: here, then against now, with the bound as a handicap.
+    # A duel asks whether a challenger is faster. Here the baseline challenges the present time, with the bound as a
+    # handicap.
     verdicts = [
         judged([math.log1p(bound) - ratio for ratio in ratios])
         for ratios, bound in ((beside, slower), (altogether, drift))
@@ -87,7 +89,7 @@ def _beside(pairs: Sequence[Timed], against: Baseline) -> list[float]:
 
 
 def lost_log(pairs: Sequence[Timed], against: Baseline) -> float:
-    """Logarithm of what the network is slower by than at its baseline, beside the probe; at least 0."""
+    """Logarithm of the network's slowdown against its baseline, beside the probe; at least 0."""
     now = baseline(pairs)
     ratio = now.network_secs / now.probe_secs * against.probe_secs / against.network_secs
     return max(0.0, math.log(ratio))

@@ -1,6 +1,6 @@
-"""State of the service: plain values, which are kept in a file so that a restart goes on from there.
+"""State of the service: plain values, which are kept in a file so that a restarted service continues from there.
 
-A *deployment* is a network on one device class, of which versions are kept. Times are unix seconds.
+A *deployment* is a network on one device class; its versions are kept. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trigger(enum.StrEnum):
 
 @dataclass(frozen=True)
 class PendingTrigger:
-    """A trigger that was not acted on yet."""
+    """A trigger that has not been acted on yet."""
 
     trigger: Trigger
     since: float
@@ -41,7 +41,8 @@ class PendingTrigger:
 
 @dataclass(frozen=True)
 class SlowdownSuspicion:
-    """Finding of one device on a deployment, which another one is to confirm from ``again_at`` on."""
+    """Finding of one device on a deployment, which another device confirms at once, or, if there is none, the same
+    device from ``again_at`` on."""
 
     device: str
     finding: Finding
@@ -56,9 +57,9 @@ class Deployment:
     network: str
     device_class: str
     digest: str = ""
-    """Digest of the network, as its last version was made or confirmed. Empty while there is none."""
+    """Digest of the network when its last version was made or confirmed. Empty while there is none."""
     origin: str = ""
-    """Origin of its records, as its last version was made or confirmed. Empty while there is none."""
+    """Origin of its records when its last version was made or confirmed. Empty while there is none."""
     version: int | None = None
     """Current version. None while there is none."""
     secs: float | None = None
@@ -70,16 +71,16 @@ class Deployment:
     """Device seconds that were spent on this digest and origin, as of ``effort_at``."""
     effort_at: float = 0.0
     overhead_secs: float | None = None
-    """Seconds that a run takes beside its tuning. None before one was seen."""
+    """Seconds that a run takes beside its tuning. None before a run was seen."""
     lost_log: float = 0.0
     """Logarithm of the slowdown; see :func:`policies.retuning.benefit.expected_share`."""
     pending: list[PendingTrigger] = field(default_factory=list)
-    """Triggers that were not acted on yet."""
+    """Triggers that have not been acted on yet."""
     suspicion: SlowdownSuspicion | None = None
     odd: dict[str, Finding] = field(default_factory=dict)
     """Devices that are slower than they were, while others of the class are not."""
     failures: int = 0
-    """Number of failures one after the other."""
+    """Number of failures in a row."""
     retry_at: float = 0.0
     """Time before which it is not tuned again after a failure."""
     failed_digest: str = ""
@@ -212,14 +213,14 @@ class CheckVersionResult:
     """End of a :class:`CheckVersion`."""
 
     pairs: tuple[Timed, ...] = ()
-    """Pairs of runs. None if there is a problem."""
+    """Pairs of runs. Empty if there is a problem."""
     problem: str = ""
     """Reason why there are no pairs."""
 
 
 @dataclass(frozen=True)
 class PendingHook:
-    """A published version that the hook was not told of yet."""
+    """A published version that the hook has not been told about yet."""
 
     network: str
     device_class: str
@@ -250,11 +251,11 @@ class ServiceState:
     asked_lost_at: float = 0.0
     """Time at which the lost devices were asked."""
     ask_secs: float | None = None
-    """Seconds that asking one device takes. None before it was seen."""
+    """Seconds that asking one device takes. None before a device was asked."""
     doing: ActionInProgress | None = None
     """Action in progress. None while there is none."""
     untold: list[PendingHook] = field(default_factory=list)
-    """Versions that the hook was not told of yet."""
+    """Versions that the hook has not been told about yet."""
     published: int = 0
     """Number of published versions."""
     hook_failures: int = 0

@@ -1,4 +1,4 @@
-"""The worth of tuning a deployment further, and the urgency of what waits."""
+"""The worth of tuning a deployment further, and the urgency of deployments that wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from policies.retuning.state import Deployment, Trigger
 from policies.retuning.view import ServiceView
 
 _UNKNOWN_SECS = 0.01
-"""Latency that is assumed of a network while none was timed."""
+"""Latency that is assumed for a network while no network was timed."""
 
 
 class Valuation:
@@ -22,7 +22,7 @@ class Valuation:
         self._view = view
 
     def value_of(self, each: Deployment, now: float, device_secs: float | None = None) -> Value:
-        """Return the expected worth of one more span for a deployment with a version, or of so many ``device_secs``."""
+        """Return the expected worth of one more span for a deployment with a version, or of ``device_secs``."""
         return self.value_with(each, now, device_secs, self.slopes()[each.name])
 
     def slopes(self) -> dict[str, float]:
@@ -68,7 +68,8 @@ class Valuation:
         return self.pays(self.value_of(each, now))
 
     def urgency(self, each: Deployment) -> float:
-        """Seconds a day that are expected to be saved: of a deployment that was never timed by those of the others."""
+        """Return the seconds a day that tuning is expected to save. A deployment that was never timed counts with the
+        median latency of the others."""
         known = [other.secs for other in self._view.active() if other.secs is not None]
         secs = each.secs if each.secs is not None else statistics.median(known) if known else _UNKNOWN_SECS
         share = benefit.FIRST_SHARE
@@ -82,7 +83,8 @@ class Valuation:
         return max(0.0, waited - WINDOW_SECS / 2)
 
     def bound_secs(self, each: Deployment) -> float:
-        """Within how many seconds after a trigger was seen it is acted on, if its devices answer and nothing fails."""
+        """Return the seconds within which a trigger is acted on after it was seen, if its devices answer and nothing
+        fails."""
         pending = [other for other in self._view.active() if other.pending and other.device_class == each.device_class]
         waiting = [*pending, *([] if each in pending else [each])]
         cost = sum(self._view.rules.span_secs + self._view.overhead_secs(other) for other in waiting)

@@ -10,11 +10,12 @@ from policies.retuning.rules import Rules
 from policies.retuning.state import Deployment, DeviceAnswer, ServiceState
 
 OVERHEAD_SECS = 300.0
-"""What a run is taken to need beside its tuning before one was seen: import, description, compiling, comparing."""
+"""Seconds that a run is assumed to take beside its tuning before a run was seen: import, description, compiling,
+comparing."""
 ASK_SECS = 60.0
-"""What asking a device is taken to need before one was asked."""
+"""Seconds that asking a device is assumed to take before a device was asked."""
 _MOST_ASKING = 0.25
-"""Largest part of a day's share that asking all devices once is taken to need."""
+"""Largest part of a day's share that asking all devices once is assumed to need."""
 
 
 class ServiceView:
@@ -36,7 +37,7 @@ class ServiceView:
         return found
 
     def deployment(self, network: str, device_class: str) -> Deployment | None:
-        """The one of a network and a class."""
+        """The deployment of a network on a class; None if there is none."""
         keys = ((each, (each.network, each.device_class)) for each in self.state.deployments)
         return next((each for each, key in keys if key == (network, device_class)), None)
 
@@ -46,8 +47,8 @@ class ServiceView:
 
     @property
     def ask_secs(self) -> float:
-        """Seconds that asking one device takes: no more than lets all be asked within the share, so that an estimate
-        that is too long is corrected."""
+        """Estimated seconds to ask one device. The estimate is limited so that all devices can be asked within the
+        share; so an estimate that is too long gets corrected."""
         secs = ASK_SECS if self.state.ask_secs is None else self.state.ask_secs
         return min(secs, _MOST_ASKING * self.rules.share * WINDOW_SECS / len(self.rules.devices))
 
@@ -61,8 +62,8 @@ class ServiceView:
 
     @property
     def ask_every_secs(self) -> float:
-        """Seconds between two rounds of asking all devices: as wanted, if no more than half of the share goes into it.
-        If devices become slow, asking alone would otherwise take all that there is."""
+        """Seconds between two rounds of asking all devices: ``devices_every_secs``, or longer if asking would otherwise
+        take more than half of the share. Without this limit, asking slow devices could take all of it."""
         return max(self.rules.devices_every_secs, 2 * self.ask_secs * len(self.rules.devices) / self.rules.share)
 
     def reserve_secs(self, device_class: str) -> float:

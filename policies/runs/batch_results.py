@@ -20,7 +20,7 @@ BatchResult = BatchMeasured | BatchLost | ShootOutMeasured | BatchPostponed
 
 
 class BatchResults:
-    """Results of what devices measure. A result under an old lease is ignored."""
+    """Takes in the results of devices. A result under an old lease is ignored."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BatchResults:
         return [Log("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
 
     def take(self, event: BatchResult, phase: Phase, now: float) -> list[Command]:
-        """Take in a valid result. What was not measured is requeued, recorded as a failure or given up."""
+        """Take in a valid result. Candidates that were not measured are requeued, recorded as a failure or given up."""
         told = [] if isinstance(event, BatchLost) else self._unchecked.take(event)
         return [*told, *self._taken(event, phase, now)]
 
@@ -59,7 +59,7 @@ class BatchResults:
         match event:
             case BatchMeasured():
                 for what, secs in event.waits.items():
-                    if what is not DeviceTime.TURN:  # that was counted while it passed
+                    if what is not DeviceTime.TURN:  # the wait for a turn was counted while it passed
                         self._usage.recount(self._measuring.leases.lanes[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._kills.reset(Step.MEASURED)

@@ -52,8 +52,8 @@ class BuildResults:
         return self._is_built(job, phase) if event.failure is None else self._not_built(job, event.failure, phase)
 
     def builder_lost(self, event: BuilderLost, phase: Phase, now: float) -> list[Command]:
-        """Requeue or give up the job of a lost builder: the builder's fault, not the candidate's, unless it happens to
-        it again."""
+        """Requeue or give up the job of a lost builder. The loss counts as the builder's fault, unless a builder is
+        lost over the job again."""
         builder, detail = event.builder, event.detail
         if not self._builds.works(builder):
             return []
@@ -67,7 +67,7 @@ class BuildResults:
     def _is_built(self, job: Buildable, phase: Phase) -> list[Command]:
         task = self._tasks[job.task.id]
         if isinstance(job, OracleBuild):
-            if task.oracle is not OracleState.FAILED:  # nothing more of the task is wanted
+            if task.oracle is not OracleState.FAILED:  # if it failed, the task is given up
                 task.oracle_ready()
                 self._queue.oracle_ready(job.task.id)
             return []
@@ -94,7 +94,7 @@ class BuildResults:
         return [RecordFailure(job.candidate, failure)]
 
     def _without_builders(self, detail: str, phase: Phase) -> list[Command]:
-        """End the run, as nothing can be built any more; a shoot-out skips the finalists that are not built."""
+        """End the run, since nothing can be built any more. During the shoot-outs, only begin no further shoot-out."""
         if phase is Phase.SHOOT_OUTS:
             self._final_round.close()
             return []

@@ -41,8 +41,8 @@ class DropArtifacts:
 
 @dataclass(frozen=True, slots=True)
 class ProbeDevice:
-    """Run the device's probe, connecting first where that is needed. Ends with ``DeviceProbed``, ``DeviceProbeFailed``
-    or ``DeviceUnreachable``."""
+    """Run the device's probe. Connect first if necessary. Ends with ``DeviceProbed``, ``DeviceProbeFailed`` or
+    ``DeviceUnreachable``."""
 
     device_id: str
 
@@ -61,7 +61,7 @@ class Measure:
     deadline_secs: float
     """Time for the batch."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Seconds for measuring a candidate by task id, where that is not what the run's rule says."""
+    """Seconds for measuring a candidate, by task id, if they differ from the run's rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,7 @@ class ShootOut:
     """Epoch of the lease under which the revisions are stored."""
     task_id: str
     finalists: tuple[tuple[Candidate, int], ...]
-    """Finalists, each with the number of the revision that its record will be. The first is the incumbent, if it could
-    be built."""
+    """Finalists, each with the revision number of its record. The first is the incumbent, if it could be built."""
     incumbent: Incumbent
     rule: StopRule
     deadline_secs: float
@@ -83,21 +82,21 @@ class ShootOut:
 
 @dataclass(frozen=True, slots=True)
 class RestartDevice:
-    """End the process that owns the device, which hangs; another one takes its place."""
+    """End the process that owns the device, since it hangs. Another process replaces it."""
 
     device_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RestartSearcher:
-    """End the process that searches for the task, which is of no more use; another one takes its place."""
+    """End the process that searches for the task, since it no longer works. Another process replaces it."""
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """Make a trial durable that no device measured; it comes back with ``RecordsCommitted``."""
+    """Make the failure of a trial that no device measured durable. It comes back with ``RecordsCommitted``."""
 
     candidate: Candidate
     measurement: Measurement
@@ -127,7 +126,7 @@ class Log:
 @dataclass(frozen=True, slots=True)
 class Finish:
     """End the run: nothing is measured any more, and everything that was measured is durable. A probe or a build may
-    still be under way, which is not waited for."""
+    still be under way; the run does not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

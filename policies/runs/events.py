@@ -26,7 +26,7 @@ class RecordsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class RecordsCaughtUp:
-    """All records have come that were durable when that was asked: at the start, and after each ``CatchUpRecords``."""
+    """All records that were durable at the request have come: once at the start, and after each ``CatchUpRecords``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ class SketchesReady:
     rules: tuple[str, ...]
     """Rule that made each sketch."""
     enough: int = 0
-    """Trials after which the task needs no more, where one of them was right; 0 for no such number."""
+    """Trials after which the task needs no more, if one of them was right; 0 for no such number."""
     floor_secs: float | None = None
-    """See :attr:`fleet_tune.base.search_task.SearchTask.floor_secs`, of these sketches. None: as planned."""
+    """See :attr:`fleet_tune.base.search_task.SearchTask.floor_secs`, for these sketches; None if it stays as
+    planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +59,19 @@ class Proposed:
     """Number of this proposal of its task."""
     candidates: tuple[Candidate, ...]
     exhausted: bool
-    """True where nothing is left to propose."""
+    """True if nothing is left to propose."""
     predicted_gain: float
-    """Gain that is predicted of the best next candidate, a log ratio."""
+    """Predicted gain of the best next candidate, as a log ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalLost:
-    """No answer to ``Propose``: the searcher's process has ended."""
+    """No answer to ``Propose``: the searcher's process has ended, or no longer works."""
 
     task_id: str
     detail: str
     hangs: bool = False
-    """True where the process is there and of no more use."""
+    """True if the process runs but no longer works."""
 
 
 # Builders ------------------------------------------------------------------------------------------------------------
@@ -89,9 +90,9 @@ class BuilderLossCause(enum.Enum):
     """Why a builder gives no answer."""
 
     NOT_BEGUN = enum.auto()
-    """It has not come to the job: its process did not start, say."""
+    """The builder has not begun the job: its process did not start, say."""
     ABSENT = enum.auto()
-    """It was lost before, and no other process has taken its place yet."""
+    """The builder was lost before, and no other process has replaced it yet."""
     OUTSIDE = enum.auto()
     """A process was ended from outside, or by the run because it did not answer."""
     JOB = enum.auto()
@@ -100,7 +101,7 @@ class BuilderLossCause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BuilderLost:
-    """Neither an artifact nor a failure is the answer to ``Build``."""
+    """The answer to ``Build`` is neither an artifact nor a failure."""
 
     builder: int
     detail: str
@@ -136,9 +137,9 @@ class DevicesRestored:
     began_unix_secs: float = 0.0
     """Unix time of second 0 of the run."""
     shown_speeds: Mapping[str, float] = field(default_factory=dict)
-    """Speed at which people see the seconds of each class, where the store knows it."""
+    """Speed at which people see the seconds of each class, if the store knows it."""
     calls: Mapping[str, CallSecs] = field(default_factory=dict)
-    """What calls take on each class, where the store knows it."""
+    """Extra time of a call on each class, if the store knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class DeviceProbed:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProbeFailed:
-    """The answer to ``ProbeDevice`` of a device that is there and whose probe does not run."""
+    """The answer to ``ProbeDevice`` of a device that can be reached but whose probe fails."""
 
     device_id: str
     detail: str
@@ -165,14 +166,15 @@ class DeviceUnreachable:
     device_id: str
     detail: str
     hangs: bool = False
-    """True where the process that owns the device does not answer."""
+    """True if the process that owns the device does not answer."""
     outside: bool = False
-    """True where that process was ended, which says nothing of the device."""
+    """True if that process was ended, or its quiet window did not come in time or was lost. That says nothing about the
+    device."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceAdded:
-    """The fleet has one more device. The run waits for its answer, as for those of the plan."""
+    """The fleet has one more device. The run waits for its answer, as for the devices of the plan."""
 
     device_id: str
     state: DeviceState = field(default_factory=DeviceState)
@@ -180,9 +182,9 @@ class DeviceAdded:
     admin: Admin = Admin.ACTIVE
     """Administrative state that people want of it."""
     reason: str = ""
-    """Reason of that."""
+    """Reason for that state."""
     timeouts: DeviceTimeouts | None = None
-    """Timeouts of its entry in the fleet file; without them its candidates follow the rule."""
+    """Timeouts of its entry in the fleet file; None if its candidates follow the run's rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +206,8 @@ class DeviceLeft:
 
 @dataclass(frozen=True, slots=True)
 class ClassAwaited:
-    """A device answers whose class has no tasks yet: the network is being prepared for the class. The run does not end
-    meanwhile because nothing is left to tune."""
+    """A device whose class has no tasks yet answers. The network is being prepared for the class. Meanwhile the run
+    does not end, even if nothing is left to tune."""
 
     device_class: str
 
@@ -216,7 +218,7 @@ class ClassAdded:
 
     device_class: str
     tasks: tuple[PlannedTask, ...] = ()
-    """Tasks of the class, which are still to be described; none where the network could not be prepared."""
+    """Tasks of the class, which are still to be described; none if the network could not be prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,20 +228,20 @@ class BatchMeasured:
     device_id: str
     epoch: int
     outcomes: Mapping[str, Outcome]
-    """Outcome by candidate id. All have a record, which need not be durable yet, but KILLED, and DEVICE_LOST, which
-    only the last one can be. Candidates without an outcome were not tried."""
+    """Outcome by candidate id. Each has a record, which need not be durable yet, except KILLED, and DEVICE_LOST, which
+    only the last candidate can have. Candidates without an outcome were not tried."""
     detail: str = ""
-    """How the device was lost; empty where it was not."""
+    """How the device was lost; empty if it was not lost."""
     vitals: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[DeviceTime, float] = field(default_factory=dict)
-    """Seconds of the lease in which the device did not measure, by what they were."""
+    """Seconds of the lease in which the device did not measure, by their use."""
     records: Sequence[bytes] = ()
     """Records of the outcomes as the store encodes them. The executor of the device has them stored, and hands the
     event on without them."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    """Why candidates of a task are not verified on this device, by the task's id; empty where they are from now on."""
+    """Why candidates of a task are not verified on this device, by the task's id; empty if they are from now on."""
     calls: CallSecs | None = None
-    """What calls take on the device's class, at speed 1; None where that was not measured with the batch."""
+    """Extra time of a call on the device's class, at speed 1; None if it was not measured with the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +253,9 @@ class BatchLost:
     epoch: int
     detail: str
     hangs: bool = False
-    """True where the process does not answer."""
+    """True if the process does not answer."""
     outside: bool = False
-    """True where the process was ended from outside, or by the run because it did not answer. No kernel runs in that
+    """True if the process was ended from outside, or by the run because it did not answer. No kernel runs in that
     process: no candidate was the cause."""
 
 
@@ -264,20 +266,20 @@ class ShootOutMeasured:
     device_id: str
     epoch: int
     detail: str = ""
-    """How the device was lost; empty where it was not."""
+    """How the device was lost; empty if it was not lost."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    """As of :class:`BatchMeasured`."""
+    """As for :class:`BatchMeasured`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPostponed:
-    """The answer to ``Measure`` or ``ShootOut`` of which nothing counts: another run has used the device all the time,
-    or has taken its quiet window since the process that measured was stopped, or the host runs an oracle."""
+    """The answer to ``Measure`` or ``ShootOut`` if no result counts: another run has used the device all the time, the
+    quiet window did not come in time or was lost because the process was stopped, or the host runs an oracle."""
 
     device_id: str
     epoch: int
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    """As of :class:`BatchMeasured`."""
+    """As for :class:`BatchMeasured`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +313,7 @@ class DeviceEventsStored:
 
 @dataclass(frozen=True, slots=True)
 class NoticePosted:
-    """Something for people to know that asks for no command: a process that stores or learns failed, say."""
+    """A notice for people that needs no command: a process that stores or learns has failed, say."""
 
     text: str
     well: bool = False
@@ -320,7 +322,7 @@ class NoticePosted:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRestarted:
-    """A process of the run has ended, and another takes its place."""
+    """A process of the run has ended, and another one replaces it."""
 
     process: str
     """Name of the process for people."""
@@ -337,7 +339,7 @@ class ProcessRestarted:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The run is to end: what is being measured is stored, and no shoot-out begins."""
+    """The run is to end: measurements under way are stored, and no shoot-out begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""The states of a run's devices: what happens to them goes through :mod:`policies.measuring.health`, and every change
-becomes an event that the store keeps."""
+"""The states of a run's devices. Events of devices go through :mod:`policies.measuring.health`, and changes of state
+become events that the store keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fleet:
     """
 
     def __init__(self, device_classes: Mapping[str, str], run_id: str, changes: int = 0) -> None:
-        self.changes = changes  # kept so far, other than leases
+        self.changes = changes  # number of changes so far, without leases
         self._unstored = 0  # commands whose changes are not durable yet
         self._changed: dict[str, None] = {}  # devices whose state has changed since the last take_changed
         self._run_id = run_id
@@ -30,7 +30,7 @@ class Fleet:
         for device_id, device_class in device_classes.items():
             self._members.setdefault(device_class, []).append(device_id)
         self._classes = dict(device_classes)
-        self._left: set[str] = set()  # devices that are of the fleet no more: their leases were theirs
+        self._left: set[str] = set()  # devices that have left; their state keeps the epochs of their leases
         self._usable: dict[str, dict[str, None]] = {each: {} for each in self._members}
         self._events: list[DeviceEvent] = []
         self._lines: list[Log] = []
@@ -53,8 +53,8 @@ class Fleet:
         began_unix_secs: float,
         now: float,
     ) -> None:
-        """Begin with what earlier runs on the same store kept, and with the orders that hold. ``began_unix_secs``:
-        when second 0 of this run was."""
+        """Begin with the states that earlier runs on the same store kept, and with the present orders.
+        ``began_unix_secs``: unix time of second 0 of this run."""
         self._began_unix_secs = began_unix_secs
         for device_id in self._states:
             self._restore(
@@ -69,7 +69,7 @@ class Fleet:
 
     def add(self, device_id: str, state: DeviceState, order: tuple[Admin, str], now: float) -> None:
         """Add a device whose class is not known yet. ``state``: its state at the end of earlier runs; ``order``: the
-        order of an operator that holds for it. A device that had left comes back in the state that it had then."""
+        present order of an operator for it. A device that had left comes back in the state in which it left."""
         last = self._states.get(device_id, state)
         self._left.discard(device_id)
         self._states[device_id] = last
@@ -79,7 +79,8 @@ class Fleet:
         self._restore(device_id, last, order, now)
 
     def remove(self, device_id: str, reason: str, now: float) -> None:
-        """Remove a device. Its state is kept: leases of a device that comes back under the same name must be newer."""
+        """Remove a device. Its state is kept, since leases of a device that comes back under the same name must be
+        newer."""
         device_class = self._classes[device_id]
         self._members[device_class].remove(device_id)
         self._usable[device_class].pop(device_id, None)
@@ -98,13 +99,13 @@ class Fleet:
         self._set(device_id, self._states[device_id])
 
     def happened(self, device_id: str, event: health.Event, now: float) -> DeviceState:
-        """The device's state after ``event``. Raises :class:`policies.measuring.health.NotAllowedError`."""
+        """Return the device's state after ``event``. Raises :class:`policies.measuring.health.NotAllowedError`."""
         before = self._states[device_id]
         change = health.step(before, event, self._unix(now))
         self._set(device_id, change.state)
         self._changed[device_id] = None
         if change.stored:
-            # The end of a lease is also the end of a draining: that one is of interest.
+            # The end of a lease may also be the end of a draining, which is the more important event.
             drained = isinstance(event, health.Released) and change.state.admin is not before.admin
             self._note(device_id, "drained" if drained else event.kind, change.reason, now)
             if change.state.word != before.word:
@@ -113,7 +114,8 @@ class Fleet:
         return change.state
 
     def lease(self, device_id: str, secs: float, now: float) -> int:
-        """Lease the device for ``secs`` at most; the epoch. Raises NotAllowedError for one that may not work."""
+        """Lease the device for ``secs`` at most, and return the epoch. Raises NotAllowedError if the device may not
+        work."""
         return self.happened(device_id, health.Leased(self._run_id, secs), now).lease.epoch
 
     def quarantine_is_over(self, device_id: str, now: float) -> bool:
@@ -121,19 +123,20 @@ class Fleet:
         return self._unix(now) >= self._states[device_id].until_unix_secs
 
     def quarantine_ends(self, device_id: str) -> float:
-        """A second of the run at which the device's quarantine is over: a little later, for unix seconds are coarse."""
+        """Return the second of the run at which the device's quarantine is over, plus a little, since unix seconds are
+        coarse."""
         return self._states[device_id].until_unix_secs - self._began_unix_secs + 1e-3
 
     def usable(self, device_class: str) -> list[str]:
-        """The devices of a class that work or could: online, good and active."""
+        """Return the devices of a class that work or could work: online, good and active."""
         return list(self._usable.get(device_class, ()))
 
     def usable_count(self, device_class: str) -> int:
-        """Return the number of devices of a class that work or could."""
+        """Return the number of devices of a class that work or could work."""
         return len(self._usable.get(device_class, ()))
 
     def hopeless(self, device_class: str) -> str:
-        """Why no device of the class will work without somebody's help, in words; empty while one may."""
+        """Return, in words, why no device of the class will work without help from people; empty while one may work."""
         members = self._members.get(device_class, ())
         if any(health.may_return(self._states[each]) for each in members):
             return ""
@@ -145,7 +148,7 @@ class Fleet:
         return self._unstored == 0 and not self._events
 
     def events_stored(self, commands: int) -> None:
-        """Note that the changes of so many commands are durable."""
+        """Note that the changes of this number of ``commands`` are durable."""
         self._unstored -= commands
 
     def take_changed(self) -> list[str]:

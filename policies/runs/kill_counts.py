@@ -11,14 +11,14 @@ from policies.runs.commands import Abort, Command
 
 
 class Step(enum.Enum):
-    """Steps of a candidate in whose process it may be ended."""
+    """Steps of a candidate whose process may be ended from outside."""
 
     BUILT = "built"
     MEASURED = "measured"
 
 
 class KillCounts:
-    """Candidates given up in a row, by step. ``limit``: as many of them end the run."""
+    """Candidates given up in a row, by step. ``limit``: number of them at which the run ends."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -29,7 +29,7 @@ class KillCounts:
         self._in_a_row[step] = 0
 
     def add(self, step: Step, failure: Measurement, is_tuning: bool) -> list[Command]:
-        """Count one more. End the run where it is tuning and all candidates are given up."""
+        """Count one more candidate that was given up. End the run if it is tuning and the limit is reached."""
         self._in_a_row[step] += 1
         if not is_tuning or self._in_a_row[step] < self._limit:
             return []

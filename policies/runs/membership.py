@@ -1,9 +1,9 @@
-"""The devices and device classes that join and leave a run while it goes on.
+"""Devices and device classes that join and leave a run under way.
 
-A device of a class without tasks is waited for twice: until the network is prepared for its class
-(:class:`~policies.runs.events.ClassAwaited`, :class:`~policies.runs.events.ClassAdded`), and then until it answers, as
-any other device. The limits of the run stay what they are: the tasks of the new class get the rest of the time, and of
-a limit of trials an even share of the rest while they are being described
+For a device of a class without tasks the run waits twice: until the network is prepared for its class
+(:class:`~policies.runs.events.ClassAwaited`, :class:`~policies.runs.events.ClassAdded`), and then until the device
+answers, as for any other device. The limits of the run do not change. The tasks of the new class get the rest of the
+time. While they are being described, an even share of the rest of a limit of trials is kept for them
 (:meth:`policies.runs.stages.granting.Granting.room`)."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from policies.runs.times.usage import Usage
 
 
 class Membership:
-    """Joins and leaves, told to the objects whose state they change."""
+    """Passes joins and leaves on to the objects whose state they change."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class Membership:
         return [Log("notice", f"device {event.device_id} leaves: {event.reason}")]
 
     def deserted(self, now: float) -> tuple[list[TaskTrials], list[Command]]:
-        """The tasks of classes whose devices have all left, for longer than a device is waited for, which get no more
-        trials; and what people are told."""
+        """Return the tasks of classes that have had no device for longer than the run waits for one, and the log lines
+        about such classes. These tasks get no more trials."""
         given_up, commands = self._devices.patience.deserted(now)
         tasks = (task for each in given_up for task in self._granting.by_class[each])
         return [task for task in tasks if not task.finish_reason or task.in_flight], commands

@@ -9,13 +9,13 @@ from dataclasses import replace
 from fleet_tune.base.results import Notice
 
 MOST = 20
-# What is told again within this time is counted, and no notice of its own.
+# A notice that is repeated within this time is counted, and not added again.
 _AGAIN_SECS = 60.0
 
 
 class Notices:
-    """The last ``MOST`` notices of a run, in the order in which each was told for the first time. ``told``: those of
-    another process, which was lost."""
+    """The last ``MOST`` notices of a run, in the order in which each was told for the first time. ``told``: the notices
+    of an earlier process, which was lost."""
 
     def __init__(self, told: Sequence[Notice] = ()) -> None:
         self._kept: deque[Notice] = deque(told, maxlen=MOST)
@@ -26,7 +26,7 @@ class Notices:
         return tuple(self._kept)
 
     def add(self, text: str, now: float) -> None:
-        """``now``: seconds since the run began."""
+        """Add a notice. ``now``: seconds since the run began."""
         for at, notice in enumerate(self._kept):
             if notice.text == text and now - notice.at_secs <= _AGAIN_SECS:
                 self._kept[at] = replace(notice, at_secs=now, times=notice.times + 1)

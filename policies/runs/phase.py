@@ -8,10 +8,10 @@ import enum
 class Phase(enum.IntEnum):
     """Phases of a run, in order. A run may skip some."""
 
-    STARTING = enum.auto()  # until what earlier runs left is read
+    STARTING = enum.auto()  # until the records and states of earlier runs are read
     TUNING = enum.auto()  # until a limit is reached, every task is finished, or somebody stops it
-    LAST_BATCHES = enum.auto()  # what is being measured is stored, what is only built is dropped
-    CATCHING_UP = enum.auto()  # until every record of them has come
+    LAST_BATCHES = enum.auto()  # measurements under way are stored, candidates that are only built are dropped
+    CATCHING_UP = enum.auto()  # until every record of these measurements has come
     SHOOT_OUTS = enum.auto()  # see policies.runs.stages.final_round
     CLOSING = enum.auto()  # until every record and every change of a device is durable and has come
     FINISHED = enum.auto()

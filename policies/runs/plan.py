@@ -51,37 +51,37 @@ class InFlightLimits:
     gather_secs: float = 2.0
     """Seconds after which a build counts as slow; see ``least_batch``."""
     attempts: int = 2
-    """Builders that a candidate may lose before it is blamed: this one is the last."""
+    """Number of lost builders at which a candidate is blamed."""
     kills: int = 3
-    """Times that the processes of a candidate may be ended from outside before it is skipped: this one is the last."""
+    """Number of times that processes of a candidate are ended from outside at which the candidate is skipped."""
     left_out: int = 5
-    """Candidates skipped in a row, because their processes were ended from outside, that end the run."""
+    """Number of candidates skipped in a row, because their processes were ended from outside, at which the run ends."""
     retry_secs: float = 1.0
     """Seconds until the first retry after a failure; each further failure in a row doubles them, up to
     ``rest_secs``."""
     rest_secs: float = 60.0
     """Longest wait for a retry; see :meth:`rest_of`."""
     starts: int = 3
-    """Failed starts of every builder, with no build in between, that end the run."""
+    """Number of failed starts of every builder, with no build in between, at which the run ends."""
     looks: int = 30
-    """Retries in a row at which every builder was absent that end the run."""
+    """Number of retries in a row at which every builder was absent, at which the run ends."""
     look_secs: float = 5.0
     """Longest wait for the retry of an absent builder."""
     proposals: int = 5
-    """Proposals lost in a row over a task that end its search."""
+    """Number of proposals lost in a row over a task at which its search ends."""
 
     def rest_of(self, failures: int) -> float:
-        """Return the seconds until the retry after so many ``failures`` in a row."""
+        """Return the seconds until the retry after this number of ``failures`` in a row."""
         return min(self.rest_secs, self.retry_secs * 2.0 ** min(failures - 1, 30))
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """State that a run takes over from a scheduler that was lost with its process. The records and the states of
-    devices say everything else."""
+    """State that a run takes over from a scheduler that was lost with its process. Everything else follows from the
+    records and the states of devices."""
 
     secs: float = 0.0
-    """Age of the run by then."""
+    """Age of the run at that time."""
     budget_from_secs: float = 0.0
     """Second of the run from which the time budget counts, if all tasks are described."""
     notices: tuple[Notice, ...] = ()
@@ -92,7 +92,7 @@ class Before:
     """See :class:`fleet_tune.base.results.Progress`."""
 
     def with_restart(self, event: ProcessRestarted) -> Before:
-        """The state after one more restart of a process."""
+        """Return the state after one more restart of a process."""
         times = self.restarts.get(event.role.value, 0) + event.times
         return replace(self, restarts={**self.restarts, event.role.value: times})
 
@@ -104,9 +104,9 @@ class RunPlan:
     run_id: str
     tasks: tuple[PlannedTask, ...]
     devices: Mapping[str, str]
-    """Class of each device by its id; empty for one that has never answered and may join later."""
+    """Class of each device by its id; empty for a device that has never answered and may join later."""
     builders: int
-    """Number of builders that there are or have been; they are numbered from 0."""
+    """Number of builders that exist or have existed; they are numbered from 0."""
     left_builders: frozenset[int] = frozenset()
     """Builders that have left."""
     limits: Limits = field(default_factory=Limits)
@@ -125,11 +125,11 @@ class RunPlan:
     awaited_classes: frozenset[str] = frozenset()
     """Device classes for which the network is being prepared."""
     before: Before = field(default_factory=Before)
-    """State of the run so far, where it goes on in another process."""
+    """State of the run so far, if it goes on in another process."""
 
     def after(self, event: Event, now: float = 0.0) -> RunPlan:
-        """Return the plan with what an event changes of devices, classes, tasks and builders. A scheduler that takes
-        over starts with this plan. ``now``: second of the run at which the event happened."""
+        """Return the plan with an event's changes of devices, classes, tasks and builders. A scheduler that takes over
+        starts with this plan. ``now``: second of the run at which the event happened."""
         match event:
             case SketchesReady(task_id, rules, enough, floor_secs):
                 return self._with_task(task_id, rules, enough, floor_secs, now)
@@ -142,7 +142,7 @@ class RunPlan:
                 return replace(self, tasks=(*self.tasks, *added), awaited_classes=self.awaited_classes - {device_class})
             case BuildersAdded(builders):
                 most = max(self.builders, 1 + max(builders, default=-1))
-                # Numbers in between belong to builders that were started and cannot build, or do not answer yet.
+                # Numbers in between belong to builders that were started but cannot build, or do not answer yet.
                 left = self.left_builders.union(range(self.builders, most)).difference(builders)
                 return replace(self, builders=most, left_builders=left)
             case BuildersLeft(builders):
@@ -162,7 +162,7 @@ class RunPlan:
         return self
 
     def without_tasks(self, tasks: Collection[PlannedTask]) -> RunPlan:
-        """The plan of a run that refused these tasks, since its tuning was over."""
+        """Return the plan without these tasks, which the run has refused since its tuning was over."""
         refused = {each.task.id for each in tasks}
         return replace(self, tasks=tuple(each for each in self.tasks if each.task.id not in refused))
 

@@ -1,4 +1,4 @@
-"""A task as the plan of a run has it."""
+"""A task in the plan of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PlannedTask:
 
     task: Task
     rules: tuple[str, ...] | None
-    """Sketch rules by sketch: None while the task is being described, empty where it has no sketch."""
+    """Sketch rules by sketch: None while the task is being described, empty if it has no sketch."""
     floor_secs: float
     """Cost that no schedule can beat."""
     oracle_secs: float = 0.0
@@ -21,8 +21,9 @@ class PlannedTask:
     searcher: int = 0
     """Number of the searcher that knows it."""
     settled: str = ""
-    """Reason why it needs no trial at all; empty where it is tuned."""
+    """Reason why it needs no trial at all; empty if it is tuned."""
     enough: int = 0
     """See :attr:`fleet_tune.base.search_task.SearchTask.enough`."""
     late: bool = False
-    """True for a device class that joined while the run went on: the time budget does not wait for its description."""
+    """True for a task of a device class that joined during the run: the time budget does not wait for its
+    description."""

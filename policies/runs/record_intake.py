@@ -1,4 +1,4 @@
-"""The committed records, as the state of a run takes them in."""
+"""The intake of committed records into the state of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RATE_WINDOW_SECS = 20.0
 
 
 class RecordIntake:
-    """Records of the run and of earlier ones, each taken in once, and the counts of them."""
+    """Takes in the records of the run and of earlier runs, each once, and counts them."""
 
     def __init__(self, run_id: str, tasks: Mapping[str, TaskTrials], queue: BuiltQueue, ends: TaskFinisher) -> None:
         self.outcomes: Counter[Outcome] = Counter()  # of trials
@@ -29,8 +29,8 @@ class RecordIntake:
         self._early: dict[str, list[Record]] = {}  # records of tasks that are not part of the run, or not yet
         self._recent: deque[float] = deque()  # seconds of the run at which its last trials were committed
         self._recording: set[str] = set()  # candidates whose failure is being made durable
-        self._throttled: set[str] = set()  # devices that people were told of
-        self._slowed: set[str] = set()  # the same, of those whose hardware lowers its clock
+        self._throttled: set[str] = set()  # devices whose throttling was reported
+        self._slowed: set[str] = set()  # devices whose lowered clock was reported
 
     @property
     def is_recording(self) -> bool:
@@ -95,7 +95,7 @@ class RecordIntake:
 
     def expect(self, commands: Iterable[Command]) -> None:
         """Wait for the records of the failures that these commands make durable."""
-        # What is recorded already comes no second time: nobody waits for it.
+        # A candidate that has a record gets no second one, so nothing waits for it.
         self._recording |= {
             each.candidate.id
             for each in commands
@@ -108,7 +108,7 @@ class RecordIntake:
         self._recent.clear()
 
     def records_per_sec(self, now: float) -> float:
-        """Return the rate of the last seconds."""
+        """Return the run's trials per second in the last ``_RATE_WINDOW_SECS``."""
         while self._recent and self._recent[0] < now - _RATE_WINDOW_SECS:
             self._recent.popleft()
         return len(self._recent) / min(_RATE_WINDOW_SECS, max(now, 1e-9))

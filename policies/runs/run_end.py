@@ -23,7 +23,7 @@ from policies.runs.times.time_budget import TimeBudget
 class RunEnd:
     """The phases of a run and the reasons for which it goes from one to the next.
 
-    ``tasks``: of the run, by their ids; the others are the parts of the run that its end waits for.
+    ``tasks``: the tasks of the run by id. The other arguments are the parts of the run that its end depends on.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class RunEnd:
         self.phase = Phase.STARTING
         self.is_stop_requested = False
         self.stop_reason = ""
-        """Reason for which the tuning ended early; empty while it goes on, and where nothing was left to tune."""
+        """Reason for which the tuning ended early; empty while it goes on, and if nothing was left to tune."""
         self._limits = limits
         self._tasks = tasks
         self._fleet = fleet
@@ -67,7 +67,7 @@ class RunEnd:
         self._devices_restored = True
 
     def caught_up(self) -> None:
-        """Note that all records have come that were durable when that was asked."""
+        """Note that all records that were durable at the request have come."""
         self._caught_up = True
 
     def begin_budget(self, now: float) -> None:
@@ -75,13 +75,14 @@ class RunEnd:
         self._budget.begin(now, len(self._tasks))
 
     def budget_ends_secs(self, now: float) -> float | None:
-        """Return the second of the run at which the time budget is used up, as far as is known now; None for none."""
+        """Return the second of the run at which the time budget is used up, as far as is known now; None without a
+        budget."""
         return self._budget.ends_secs(now)
 
     # Phases ----------------------------------------------------------------------------------------------------------
 
     def begin_tuning_if_ready(self) -> bool:
-        """Begin the tuning once all is read that earlier runs left. Return true if it begins now."""
+        """Begin the tuning once all records and states of earlier runs are read. Return true if it begins now."""
         if self.phase is not Phase.STARTING or not self._devices_restored or not self._caught_up:
             return False
         self.phase = Phase.TUNING
@@ -108,7 +109,7 @@ class RunEnd:
             task.end_tuning()
 
     def finish_if_done(self, now: float) -> list[Command]:
-        """Go through the phases after the tuning as far as possible now; the last command is ``Finish``."""
+        """Go through the phases after the tuning as far as possible now. The last command of a run is ``Finish``."""
         commands: list[Command] = []
         leases, records = self._devices.leases, self._records
         if self.phase is Phase.LAST_BATCHES and not leases.any_leased and not records.is_recording:

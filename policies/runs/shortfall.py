@@ -17,7 +17,7 @@ SKIPPED = "the processes that built or measured these candidates were ended from
 def trials_not_made(limits: Limits, tasks: Collection[TaskTrials], ended_by: str) -> tuple[NotTried, ...]:
     """Account for every trial that the ``limits`` ask for and that no record shows.
 
-    ``ended_by``: :data:`TIME_OVER` or :data:`STOPPED`; empty where nothing was left to tune. Tasks that were settled
+    ``ended_by``: :data:`TIME_OVER` or :data:`STOPPED`; empty if nothing was left to tune. Tasks that were settled
     before the run began lack nothing.
     """
     tasks = [task for task in tasks if not task.planned.settled and not task.is_left_out]
@@ -39,21 +39,21 @@ def trials_not_made(limits: Limits, tasks: Collection[TaskTrials], ended_by: str
 
 
 def _lacking_of_tasks(limits: Limits, tasks: Collection[TaskTrials]) -> list[tuple[TaskTrials, int]]:
-    """The trials that each task lacks of its own limit."""
+    """Return the number of trials that each task is short of its own limit."""
     if limits.task_trials is None:
         return []
     return [(task, max(0, limits.task_trials - task.spent)) for task in tasks]
 
 
 def _all_finished(tasks: Collection[TaskTrials]) -> str:
-    """Say how the tasks ended, the most frequent reason first."""
+    """Return how the tasks ended in words, the most frequent reason first."""
     counts = Counter(_reason(task) for task in tasks)
     told = ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())
     return f"no task wanted more trials: {told}"
 
 
 def _reason(task: TaskTrials) -> str:
-    """Why a task got no more trials, without its figures."""
+    """Return the reason why a task got no more trials, without the figures in it."""
     if task.finish_reason:
         return task.finish_reason.partition(":")[0]
     return "at its limit" if task.limit is not None else "exhausted"

@@ -1,4 +1,4 @@
-"""A run whose tasks are all settled: there is nothing to carry out, so nobody needs to be started to carry it out."""
+"""A run whose tasks are all settled: there is no work, so no process needs to be started."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def last_snapshot(
     shown_speeds: Mapping[str, float] | None = None,
     calls: Mapping[str, CallSecs] | None = None,
 ) -> Progress:
-    """Return the snapshot of such a run at its end, at its second 0. ``plan``: every task of it is settled.
-    ``records``: those of its store. ``states``: of devices, as the store knows them. ``notices``: the first ones.
-    ``shown_speeds``, ``calls``: see :class:`~policies.runs.events.DevicesRestored`.
-    Raises ValueError for a run that wants something done."""
+    """Return the snapshot of such a run at its end, at its second 0. ``plan``: a plan whose tasks are all settled.
+    ``records``: records of its store. ``states``: states of its devices in the store. ``notices``: notices of the run's
+    start. ``shown_speeds``, ``calls``: see :class:`~policies.runs.events.DevicesRestored`. Raises ValueError if a task
+    is not settled."""
     state = RunState(plan, bandit)
     events: deque[Event] = deque(map(NoticePosted, notices))
     restored = DevicesRestored(states, shown_speeds=shown_speeds or {}, calls=calls or {})

@@ -1,10 +1,10 @@
-"""A run as a pure state machine: :meth:`RunState.handle` takes what happened and says what is to be done.
+"""A run as a pure state machine: :meth:`RunState.handle` takes an event and returns the commands that follow.
 
-The state is what the records say, and what is under way: proposals, builds, batches on devices, shoot-outs. Whoever
-drives it (:class:`actors.scheduling.scheduler.Scheduler`, or a test in virtual time) carries out the commands, each in
-its own time, and hands in the events with which they end: one for each. A lost answer is an event too; what a device
-says after it was given up, under an old lease, is ignored. ``now`` is in seconds since the run began and never goes
-back; it is the only clock."""
+The state consists of what the records say and of the work under way: proposals, builds, batches on devices, shoot-outs.
+The driver of the state (:class:`actors.scheduling.scheduler.Scheduler`, or a test in virtual time) carries out the
+commands. A command that takes time ends with one event, which the driver hands in. A lost answer is an event too. An
+answer of a device that was given up comes under an old lease and is ignored. ``now`` is in seconds since the run began
+and never goes back; it is the only clock."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ from policies.runs.times.timers import Timers
 from policies.runs.times.usage import Usage
 from policies.search.bandits import TaskBandit
 
-# What devices do is counted no more often: a large fleet has many events in this time.
+# Shortest interval at which the devices' use of time is counted: a large fleet has many events in this time.
 _COUNT_SECS = 0.01
 
 
 class RunState:
-    """See the module's docstring. ``bandit``: which task gets the next trials."""
+    """See the module's docstring. ``bandit``: chooses the task that gets the next trials."""
 
     def __init__(self, plan: RunPlan, bandit: TaskBandit) -> None:
         self._plan = plan
@@ -99,7 +99,7 @@ class RunState:
         self._seen_secs = plan.before.secs  # until when the usage is counted
         self._members = Membership(plan, self.fleet, self._measuring, self._granting, pace, self._usage)
         self._device_time = DeviceTimeShares(self._builds, self._measuring.leases, self._granting)
-        self._look_at: list[str] = []  # devices of which something changed
+        self._look_at: list[str] = []  # devices with a change
         kills = KillCounts(plan.flow.left_out)
         self._finisher = TaskFinisher(self.tasks, self._builds, self._measuring.queue)
         self._proposals = Proposals(plan.flow.proposals, self.tasks, self._granting, self._builds, self._finisher)
@@ -161,7 +161,7 @@ class RunState:
         return commands
 
     def progress(self, now: float) -> Progress:
-        """A snapshot for views and metrics."""
+        """Return a snapshot for views and metrics."""
         limits, tasks = self._plan.limits, self.tasks.values()
         task_limits = [task.limit for task in tasks]
         return Progress(
@@ -192,8 +192,8 @@ class RunState:
         )
 
     def _shown_speed(self, task: TaskTrials) -> float | None:
-        """The speed at which people see the seconds of a task; None while it is not known. When the tuning is over and
-        nothing was measured, that of the stored seconds."""
+        """Return the speed at which people see the seconds of a task; None while it is not known. If the tuning is over
+        and nothing was measured, it is 1, the speed of the stored seconds."""
         speed = self._measuring.leases.shown_speed(task.device_class)
         return 1.0 if speed is None and self.phase > Phase.TUNING else speed
 
@@ -314,11 +314,11 @@ class RunState:
         if self._plan.build_timeout_secs is not None:
             return self._plan.build_timeout_secs
         limit_secs = self.tasks[job.task.id].build_limit.secs
-        # Without its oracle a task is nothing, and a finalist has been built before.
+        # A task cannot be tuned without its oracle, and a finalist has been built before.
         return max(limit_secs, UNKNOWN_SECS) if isinstance(job, OracleBuild) or job.is_finalist else limit_secs
 
     def _count_usage(self, now: float) -> None:
-        """Count the time of the devices since the last call, while the run is tuning: as what they do now."""
+        """While the run is tuning, count the time since the last call by what the devices do now."""
         if self.phase is Phase.TUNING and now - self._seen_secs < _COUNT_SECS:
             return
         secs, self._seen_secs = now - self._seen_secs, now
@@ -326,8 +326,8 @@ class RunState:
             self._usage.count(secs, {each: self._device_time.of(each) for each in self._granting.by_class})
 
     def _begin_budget(self, now: float) -> None:
-        """The time budget counts from when every task is described: what is tuned before comes on top, so that a task
-        that is described late has as much of it as all others. Those of a class that joins while the run goes on have
-        what is left."""
+        """Begin the time budget once every task is described. Tuning before that does not count, so that a task that is
+        described late gets as much of the budget as all others. Tasks of a class that joins during the run get what is
+        left."""
         if not any(task.is_awaited and not task.planned.late for task in self.tasks.values()):
             self._run_end.begin_budget(now)

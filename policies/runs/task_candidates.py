@@ -10,13 +10,13 @@ class TaskCandidates:
 
     def __init__(self) -> None:
         self.under_way: set[str] = set()
-        """Granted and not yet recorded."""
+        """Candidates that are granted and not yet recorded."""
         self.recorded: set[str] = set()
-        """With a record of this run."""
+        """Candidates with a record of this run."""
         self.given_up: set[str] = set()
-        """Granted and skipped: they get no record."""
+        """Candidates that were granted and skipped: they get no record."""
         self.artifacts: set[str] = set()
-        """Built and kept: those near the best, and those that are not measured yet."""
+        """Candidates that are built and kept: those near the best, and those that are not measured yet."""
 
     def knows(self, candidate_id: str) -> bool:
         """Return true for a candidate of this run: under way, recorded or given up."""
@@ -31,7 +31,7 @@ class TaskCandidates:
         self.artifacts.add(candidate_id)
 
     def end(self, candidate_id: str) -> None:
-        """Note that a candidate is not under way any more; one that was given up has been stored after all."""
+        """Note that a candidate is no longer under way. If it was given up, it has been recorded after all."""
         self.under_way.discard(candidate_id)
         self.given_up.discard(candidate_id)
 
@@ -46,7 +46,7 @@ class TaskCandidates:
         self.given_up.add(candidate_id)
 
     def drop(self, candidate_ids: Iterable[str]) -> tuple[str, ...]:
-        """Drop candidates that will not be measured. Return the ids of all artifacts, which are not wanted any more."""
+        """Drop candidates that will not be measured, and all artifacts. Return the ids of the dropped artifacts."""
         self.under_way.difference_update(candidate_ids)
         return self.drop_artifacts(set(self.artifacts))
 

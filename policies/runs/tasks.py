@@ -35,7 +35,7 @@ class Trial:
     is_finalist: bool = False
     """True for a candidate that is built for a shoot-out: it has a record already."""
     lost_builders: int = 0
-    """Builders that were lost over it, maybe by its fault."""
+    """Number of builders that were lost over it, maybe by its fault."""
     build_kills: int = 0
     """Times that a process that built it was ended from outside."""
     losses: list[str] = field(default_factory=list)
@@ -43,8 +43,8 @@ class Trial:
     kills: int = 0
     """Times that a process that measured it was ended from outside."""
     alone: bool = False
-    """True once it is measured in a batch of its own: a process that measured it with others has ended, and nobody
-    knows by whose fault."""
+    """True if it must be measured in its own batch: a process that measured it with others has ended, and it is not
+    known which candidate was the cause."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class OracleBuild:
 
     task: Task
     lost_builders: int = 0
-    """Builders that were lost over it."""
+    """Number of builders that were lost over it."""
     build_kills: int = 0
     """Times that a process that built it was ended from outside."""
 
@@ -64,8 +64,8 @@ class OracleBuild:
 
 
 def killed(what: str, times: int, detail: str) -> Measurement:
-    """The failure of what is given up because the processes that did it were ended from outside so often, the last one
-    as ``detail`` says."""
+    """Return the failure of a job that is given up because its processes were ended from outside ``times`` times.
+    ``what``: which process, as a relative clause. ``detail``: how the last one ended."""
     return Measurement(Outcome.KILLED, detail=f"the process {what} was ended from outside {times} times: {detail}")
 
 
@@ -73,7 +73,7 @@ class TaskTrials:
     """One task: its trials, its incumbent, its candidates under way."""
 
     def __init__(self, planned: PlannedTask, limit: int | None = None) -> None:
-        """``limit``: of trials, of this run and of earlier ones."""
+        """``limit``: limit of trials; those of this run and of earlier runs count."""
         self.planned = planned
         self.task: Task = planned.task
         self.candidates = TaskCandidates()
@@ -90,7 +90,7 @@ class TaskTrials:
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = planned.rules == ()  # it turned out to have no sketch
         self.best_history: list[float] = []  # incumbent's cost after each trial
-        self._keeps_artifacts = False  # once a shoot-out may want them
+        self._keeps_artifacts = False  # true once a shoot-out may need them
         self._limit = limit
 
     @property
@@ -99,7 +99,7 @@ class TaskTrials:
 
     @property
     def is_awaited(self) -> bool:
-        """True while it is being described."""
+        """True while the task is being described."""
         return self.rules is None and not self.is_left_out
 
     @property
@@ -112,25 +112,26 @@ class TaskTrials:
 
     @property
     def spent(self) -> int:
-        """Trials that count for the limits: those that are made, and those that were given up."""
+        """Number of trials that count for the limits: those with a record, and those that were given up."""
         return self.trials + len(self.candidates.given_up)
 
     @property
     def shares_limit(self) -> bool:
-        """True if it has a share of the run's trials."""
+        """True if the task has a share of the run's trials."""
         return not self.planned.settled and not self.is_left_out
 
     @property
     def limit(self) -> int | None:
-        """Trials at which the task gets no more; those that were made before the run count."""
+        """Number of trials at which the task gets no more. Trials that were made before the run count."""
         return None if self._limit is None else max(self._limit, self.trials)
 
     def room(self, grant: int) -> int:
-        """Trials that may be granted at once, at most ``grant``: none for a finished task, or one without sketches."""
+        """Return the number of trials that may be granted at once, at most ``grant``: 0 for a finished task or a task
+        without sketches."""
         return 0 if self.rules is None else self.wanted(grant)
 
     def wanted(self, grant: int) -> int:
-        """:meth:`room`, also of a task that is still being described."""
+        """Return :meth:`room`, but also for a task that is still being described."""
         if self.finish_reason or self.exhausted or self.is_left_out:
             return 0
         limits = [limit for limit in (self._limit, self.enough or None) if limit is not None]
@@ -139,7 +140,7 @@ class TaskTrials:
     # Description and oracle ------------------------------------------------------------------------------------------
 
     def describe(self, rules: tuple[str, ...], enough: int, floor_secs: float | None) -> None:
-        """Set what is known once the task has its sketches; see :class:`SketchesReady`."""
+        """Set the values that are known once the task has its sketches; see :class:`SketchesReady`."""
         self.rules, self.enough = rules, enough
         if floor_secs is not None:
             self.floor_secs = floor_secs
@@ -157,7 +158,7 @@ class TaskTrials:
         self.oracle = OracleState.READY
 
     def oracle_dropped(self) -> None:
-        """Note that the oracle waits for no builder any more, and is not built."""
+        """Note that the oracle no longer waits for a builder, and is not built."""
         self.oracle = OracleState.NOT_BUILT
 
     # Candidates ------------------------------------------------------------------------------------------------------
@@ -167,14 +168,14 @@ class TaskTrials:
         self.reserved = trials
 
     def proposed(self, number: int, is_tuning: bool, exhausted: bool) -> None:
-        """Note the number of the last proposal, and, while the run is tuning, if there is another one to come."""
+        """Note the number of the last proposal, and, while the run is tuning, whether nothing is left to propose."""
         self.last_proposal = number
         if is_tuning:
             self.exhausted = exhausted
 
     def drop(self, candidate_ids: Iterable[str]) -> tuple[str, ...]:
-        """Drop candidates that will not be measured, as the oracle is of no use. Return the ids of all artifacts, which
-        are not wanted any more."""
+        """Drop candidates that will not be measured, and count the oracle as failed. Return the ids of all artifacts,
+        which are no longer needed."""
         self.oracle = OracleState.FAILED
         return self.candidates.drop(candidate_ids)
 
@@ -186,11 +187,11 @@ class TaskTrials:
         return True
 
     def end_tuning(self) -> None:
-        """Keep the artifacts from now on: a shoot-out may want them."""
+        """Keep the artifacts from now on: a shoot-out may need them."""
         self._keeps_artifacts = True
 
     def learn(self, record: Record, *, is_ours: bool = False) -> tuple[str, ...]:
-        """Take in a committed record. Return the ids of the candidates whose artifacts are not wanted any more.
+        """Take in a committed record. Return the ids of the candidates whose artifacts are no longer needed.
 
         ``is_ours``: true for a record of this run.
         """
@@ -206,13 +207,13 @@ class TaskTrials:
                 self.build_limit.observe(record.measurement.build_secs)
         artifacts = self.candidates.artifacts
         if self._keeps_artifacts or not artifacts:
-            return ()  # a shoot-out may want them
-        # Few are near the best, and what is built and not measured yet stays.
+            return ()  # a shoot-out may need them
+        # Artifacts of the few candidates near the best stay, and those of candidates that are not measured yet.
         changed = artifacts if now_secs != best_secs else artifacts & {record.candidate.id}
         unwanted = {each for each in changed if not self.ranking.near_best(each)}
         if not record.measurement.run_secs:
             unwanted |= artifacts & {record.candidate.id}
-        # What waits for its measurement stays: another run's record of it may have come.
+        # The artifact of a candidate that waits for its measurement stays: its record may be another run's.
         return self.candidates.drop_artifacts(unwanted - self.candidates.under_way)
 
     def state(self, grant: int) -> TaskState:
@@ -229,18 +230,19 @@ class TaskTrials:
 
     @property
     def _found(self) -> list[float]:
-        """Best cost in the records of other runs, before the first trial; empty for none."""
+        """Best cost in the records of other runs, before the first trial; empty without one."""
         return [self.best_secs] if math.isfinite(self.best_secs) else []
 
     def exhausted_reason(self) -> str:
-        """Why an exhausted task is finished, once the last of its candidates is recorded; empty before."""
+        """Return the reason why an exhausted task is finished, once the last of its candidates is recorded; empty
+        before."""
         if not self.exhausted or self.in_flight:
             return ""
         return f"exhausted: all its candidates are measured ({self.trials})"
 
     def confirmed_reason(self) -> str:
-        """Why a task whose first trials are what others have found is finished, once these are recorded; empty before,
-        and where none of them was right: then it is searched."""
+        """Return the reason why a task is finished whose first trials are the best candidates of other runs, once these
+        trials are recorded. Empty before, and if none of them was right: then the task is searched."""
         if not self.enough or self.spent < self.enough or self.in_flight:
             return ""
         if not math.isfinite(self.best_secs):
@@ -249,8 +251,8 @@ class TaskTrials:
         return f"{CONFIRMED} by {self.trials} trials of what the store has"
 
     def progress(self, shown_speed: float | None = 1.0) -> TaskProgress:
-        """A snapshot, with the seconds by which the incumbent was chosen at the speed at which the task's class is
-        shown; None where no device has said how fast it is: then no seconds are known."""
+        """Return a snapshot. Its seconds are those by which the incumbent was chosen, at the speed ``shown_speed`` at
+        which people see the task's class. With None, since no device has told its speed, no seconds are known."""
         best = self.ranking.best
         return TaskProgress(
             task_id=self.task.id,
@@ -269,7 +271,7 @@ class TaskTrials:
 
 
 def gain_at_stake(task: TaskTrials) -> float:
-    """Seconds of the network's latency that the task's incumbent takes: 0 without one."""
+    """Return the seconds of the network's latency that the task's incumbent takes; 0 without an incumbent."""
     return task.task.weight * task.best_secs if math.isfinite(task.best_secs) else 0.0
 
 
@@ -279,8 +281,8 @@ def trials_left(limit: int, tasks: Collection[TaskTrials]) -> int:
 
 
 def in_flight(tasks: Iterable[TaskTrials]) -> int:
-    """Trials under way of these tasks."""
+    """Return the number of trials under way of these tasks."""
     total = 0
-    for task in tasks:  # after every event, for every task: written out
+    for task in tasks:  # called after every event, for every task: so it is written out
         total += len(task.candidates.under_way) + task.reserved
     return total

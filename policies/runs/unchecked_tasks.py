@@ -1,4 +1,4 @@
-"""Tasks whose candidates a device measures and cannot verify."""
+"""Tasks whose candidates a device measures but cannot verify."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UncheckedTasks:
         """Reason that people were told, by task and device."""
 
     def take(self, event: BatchMeasured | ShootOutMeasured | BatchPostponed) -> list[Log]:
-        """Return the notices that the end of a batch or of a shoot-out gives rise to."""
+        """Return the notices that follow from the end of a batch or of a shoot-out."""
         notices = []
         for task_id, reason in event.unchecked.items():
             if self._reasons.get((task_id, event.device_id), "") == reason:

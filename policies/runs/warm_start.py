@@ -1,10 +1,10 @@
-"""Tasks that need no trial any more, thanks to a store that several runs share.
+"""Tasks that need no more trials, thanks to a store that several runs share.
 
-A run spends its limits on its tasks together; what it asks for each is an even share. A task is *settled* where the
-store has a verified record of it, of just what this run's records depend on, and some run has spent at least that share
-on it: the same run again would find the same, and a run that asks for more goes on from there. Where the records depend
-on something else, another version say, it is *confirmed*: the best few are its first trials, and its last if one is
-right.
+A run spends its limits on all its tasks together, so that the part of each task is an even share. A task is *settled*
+if the store has a verified record of it with the origin of this run's records, and some run has spent at least that
+share on it: the same run again would find the same, and a run that asks for more goes on from there. If the records
+have another origin, another version say, the task is *confirmed*: the best few candidates are its first trials, and its
+last ones if one of them is right.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fleet_tune.base.domain import Limits
 # A run ends a little before or after its limit, and trials come in batches.
 _ENOUGH = 0.9
 SEARCHED = ("converged", "exhausted")
-"""How reasons begin for which the search of a task ends by itself."""
+"""First words of the reasons for which the search of a task ends by itself."""
 CONFIRMED = "confirmed"
-"""How the reason begins for which a task ends whose first trials confirm what others have found."""
+"""First word of the reason for which a task ends if its first trials confirm results of other runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ def share_of(limits: Limits, tasks: int) -> Share:
 
 
 def covered(asked: Share, spent: Iterable[tuple[float, float]]) -> bool:
-    """Return true if one of the efforts ``spent`` (seconds and trials) is at least what is ``asked``: by one limit, for
-    a run ends with the first that it reaches."""
+    """Return true if one of the efforts ``spent`` (seconds and trials) is at least what is ``asked``. One of the two
+    limits is enough, since a run ends with the first that it reaches."""
     for secs, trials in spent:
         if asked.secs is not None and secs >= _ENOUGH * asked.secs:
             return True
@@ -56,10 +56,12 @@ def covered(asked: Share, spent: Iterable[tuple[float, float]]) -> bool:
 def effort_of(
     elapsed_secs: float, new_trials: int, tasks: int, finish_reason: str, asked: Share, tried: bool
 ) -> tuple[float, float] | None:
-    """Seconds and trials that a run has spent on one of its ``tasks``: an even share; without end where the search
-    itself found that there is nothing more to gain. What was confirmed had as much spent on it as was ``asked``.
+    """Return the seconds and trials that a run has spent on one of its ``tasks``: an even share, or infinity if the
+    search itself found that nothing more can be gained. A confirmed task counts as if what was ``asked`` had been spent
+    on it.
 
-    None for one that was given up, and for one without a trial in this run (not ``tried``): its devices were gone, say.
+    None for a task that was given up, and for a task without a trial in this run (not ``tried``): its devices were
+    gone, say.
     """
     if finish_reason.startswith(SEARCHED):
         return math.inf, math.inf

@@ -1,11 +1,11 @@
-"""Acquisition functions: scores of candidates that are worth a trial (AdaTune section 4.2).
+"""Acquisition functions: scores that say how much a candidate is worth a trial (AdaTune section 4.2).
 
 Direction: everything here is **maximised**. A model predicts log seconds, lower is better; an :class:`Acquisition`
 takes such predictions and gives scores that are never negative, larger for better, and comparable among all candidates
 that are scored with the same incumbent.
 
-Notation: ``mu`` and ``sigma`` of a prediction; ``best``: the incumbent's performance; ``Phi`` and ``phi``: cumulated
-and density function of the standard normal distribution.
+Notation: ``mu`` and ``sigma`` of a prediction; ``best``: the incumbent's performance; ``Phi`` and ``phi``: cumulative
+distribution function and density of the standard normal distribution.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats
     ``EI = (mu - best) Phi(Z) + sigma phi(Z)`` with ``Z = (mu - best) / sigma`` where ``sigma > 0``, and
     ``max(0, mu - best)`` where ``sigma = 0``.
 
-    Input that is not a number: a candidate whose mean or deviation is NaN, whose deviation is negative, or whose mean
-    is minus infinity gains 0; a mean of plus infinity or an infinite deviation gains infinity. With ``best`` minus
-    infinity or NaN (nothing measured) no improvement is defined, and the mean ranks: the result is the mean's distance
-    to the lowest finite mean. An empty array gives an empty array.
+    Special values: a candidate gains 0 if its mean or deviation is NaN, its deviation is negative, or its mean is minus
+    infinity. It gains infinity if its mean is plus infinity or its deviation is infinite. If ``best`` is minus infinity
+    or NaN (nothing is measured), no improvement is defined, and the mean ranks the candidates: the result is its
+    distance from the lowest finite mean. An empty array gives an empty array.
     """
     mean, deviation, valid = checked(mean, deviation)
     unbounded = valid & (np.isposinf(mean) | np.isposinf(deviation))
@@ -63,8 +63,8 @@ def improvement_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: flo
 def throughput_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: float) -> Floats:
     """The mean itself, as throughput relative to the incumbent's: ``best_secs / exp(mu)``, shape ``(n,)``.
 
-    Without an incumbent (``best_secs`` infinite, NaN or not positive) relative to one second. The deviation only has to
-    be valid.
+    Without an incumbent (``best_secs`` infinite, NaN or not positive) it is relative to one second. The deviation does
+    not change the result, but must be valid.
     """
     gain, _, valid = checked(-np.asarray(mean_log_secs, dtype=np.float64), deviation)
     reference = math.log(best_secs) if 0 < best_secs < math.inf else 0.0
@@ -73,8 +73,8 @@ def throughput_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: floa
 
 
 def checked(mean: Floats, deviation: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Both as arrays, and a mask of the valid predictions: a number, no negative deviation, a mean above minus
-    infinity."""
+    """Return both as arrays, and a mask of the valid predictions: no NaN, no negative deviation, a mean above minus
+    infinity. Raise ValueError if the shapes differ."""
     mean = np.asarray(mean, dtype=np.float64)
     deviation = np.asarray(deviation, dtype=np.float64)
     if mean.shape != deviation.shape:
@@ -99,7 +99,7 @@ class Acquisition(Protocol):
         ...
 
     def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
-        """The energy that annealing minimises, ``(n,)``: in the same order as minus the scores."""
+        """The energy that annealing minimises, ``(n,)``. It orders candidates as minus the scores do."""
         ...
 
 
@@ -115,7 +115,7 @@ class ExpectedImprovement:
 
     def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
         """See :class:`Acquisition`."""
-        if not 0 < best_secs < math.inf:  # what it expects of several arrays could not be compared
+        if not 0 < best_secs < math.inf:  # then improvements in separate arrays are not comparable
             return mean_log_secs
         return -self(mean_log_secs, deviation, best_secs)
 
@@ -136,8 +136,8 @@ class PredictedMean:
 
 
 def normal_cdf(z: Floats) -> Floats:
-    """``Phi(z)``. SciPy, which takes a third of a second to load, is imported here: few of the processes that know
-    methods rank candidates."""
+    """``Phi(z)``. SciPy is imported here, because it takes a third of a second to load, and only few of the processes
+    that import the methods rank candidates."""
     from scipy.special import ndtr
 
     cumulated: Floats = ndtr(z)

@@ -1,10 +1,10 @@
-"""Transfer of decisions between programs of other shapes: the same sketch, adapted decisions.
+"""Transfer of decisions between programs of different shapes: the same sketch, adapted decisions.
 
-Sketches of two workloads match if their instructions are equal without everything that shapes, targets and names
+Sketches of two workloads match if their instructions are equal, apart from everything that shapes, targets and names
 decide. Then the decision vectors have the same layout. A tile keeps the factors of its inner loops as far as the new
 extent allows, and the outermost factor takes the rest. The data of an inner loop have to fit into the same registers
-and caches, and to fill whole vectors (48 channels in vectors of 16 as 16 or 48, and not as 24, although that is nearer
-to 32).
+and caches, and to fill whole vectors: for 48 channels and vectors of 16, a factor of 32 becomes 16 or 48, not 24,
+although 24 is nearer.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy as np
 from fleet_tune.base.sketch import Sketch, Tile
 from policies.space.sampling import TABLE_LIMIT, options, tile_count, tile_table
 
-# What is done to every program when all decisions are taken, and no part of a sketch.
+# Instruction that begins the post-processing, which every program gets after its decisions. It is no part of a sketch.
 _END = "EnterPostproc"
 _BY_TARGET = ("Annotate", "SamplePerfectTile")
 GROWTH = 2.0
 
 
 def outline(trace: str) -> str:
-    """A trace without decisions, extents, names of blocks and everything that its target decides: equal for the same
-    sketch of two shapes. ValueError if it is no trace of TVM's."""
+    """Return a trace without decisions, extents, names of blocks and everything that its target decides. It is equal
+    for the same sketch of two shapes. Raise ValueError if it is not a trace of TVM's."""
     try:
         parsed = json.loads(trace)
         if not isinstance(parsed, list):
             raise TypeError("it is no list")
-        # A whole trace is its instructions and its decisions; a sketch's are the instructions alone.
+        # A whole trace has instructions and decisions; the trace of a sketch is the instructions alone.
         steps = parsed[0] if parsed and parsed[0] and isinstance(parsed[0][0], list) else parsed
         outlined = []
         for kind, inputs, attributes, outputs in steps:
@@ -46,8 +46,8 @@ def outline(trace: str) -> str:
 
 
 def adapted(decisions: Sequence[int], sketch: Sketch, lanes: int) -> tuple[int, ...] | None:
-    """A decision vector of a sketch of the same outline, adapted to this ``sketch`` with the nearest tiles. ``lanes``:
-    values of a vector of the device. None if a choice has no equal here, or a tile has too many factorisations to
+    """Adapt a decision vector of a sketch of the same outline to this ``sketch``, with the nearest tiles. ``lanes``:
+    values of a vector of the device. None if a choice has no equal here, or a tile has no factorisation or too many to
     search."""
     if len(decisions) != sketch.width:
         return None
@@ -94,9 +94,10 @@ def nearest_tile(factors: Sequence[int], tile: Tile, lanes: int) -> tuple[int, .
 def seeds(
     found: Iterable[tuple[str, str, Sequence[int]]], sketches: Sequence[Sketch], lanes: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Candidates of these ``sketches``, by their position, from candidates found elsewhere (a sketch's id, a trace and
-    its decision vector): in the same order, each once, without those that fit no sketch here. A sketch of the same id
-    is preferred to those of the same outline. ``lanes``: see :func:`adapted`."""
+    """Adapt candidates that were found elsewhere (a sketch's id, a trace and its decision vector) to these
+    ``sketches``. Return the position of the sketch and the decisions of each: in the same order, each once, without
+    those that fit no sketch here. A sketch of the same id is preferred to those of the same outline. ``lanes``: see
+    :func:`adapted`."""
     by_id = {sketch.id: position for position, sketch in enumerate(sketches)}
     by_outline: dict[str, list[int]] = {}
     for position, sketch in enumerate(sketches):

@@ -59,8 +59,8 @@ class JointSketches:
 
 @dataclass(frozen=True)
 class UniformSketches:
-    """Sketches drawn uniformly among those that have candidates left (Ansor). A round that a sketch cannot fill goes on
-    with another one."""
+    """Sketches drawn uniformly among those that have candidates left (Ansor). If a sketch cannot fill a round, another
+    one takes the rest."""
 
     name: ClassVar[str] = "uniform"
     joint: ClassVar[bool] = False
@@ -78,9 +78,9 @@ class UniformSketches:
 class UcbSketches:
     """Bansor equations 3 and 4: an upper confidence bound on each sketch's best.
 
-    A sketch without a visit has an infinite bound, so that each gets one before the bound chooses: a whole round if
-    rounds are counted, of as many trials as the method's batch has. By rounds, measured costs alone count, and which of
-    equal sketches is next is drawn, as in Ansor. A round that a sketch cannot fill goes on with the next best.
+    A sketch without a visit has an infinite bound, so that each gets a visit before the bound chooses. If rounds are
+    counted, a visit is a whole round of as many trials as the method's batch has. Then only measured costs count, and
+    the next of equal sketches is drawn, as in Ansor. If a sketch cannot fill a round, the next best takes the rest.
     """
 
     name: ClassVar[str] = "ucb"
@@ -89,14 +89,14 @@ class UcbSketches:
     """The constant C."""
     prior_visits: float = 0.0
     """Visits that the analyzer's expectation of a sketch counts as, so that a sketch that is far from winning is not
-    tried because it is untried. Beyond the paper, and not for a method that counts rounds."""
+    tried only because it has no visit. This is not in the paper, and has no effect if rounds are counted."""
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
         records = arms.records
         visits = (records.measured + records.pending).astype(np.float64)
         if arms.round_trials is not None:
-            # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.
+            # Bansor counts rounds; the best arm takes the whole batch, as far as it has candidates.
             scores = ucb(sketch_rewards(records.bests), visits / arms.round_trials, self.exploration_constant)
             return _in_turn(np.lexsort((-rng.random(len(scores)), -scores)), _capacity(arms, count), count)
         if arms.expected is None:

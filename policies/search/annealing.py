@@ -42,7 +42,7 @@ class AnnealingSettings:
     cold: float = 0.0
     """Last temperature, reached linearly."""
     patience: int = 50
-    """A run ends early after so many steps in a row without a new state among those to keep."""
+    """Steps in a row without a new state among those to keep, after which a run ends early."""
 
     def __post_init__(self) -> None:
         if self.chains < 1 or self.steps < 1 or self.patience < 1:
@@ -58,8 +58,8 @@ class AnnealingSettings:
 def accept(old: Floats, new: Floats, temperature: float, draws: Floats) -> NDArray[np.bool_]:
     """Metropolis rule, shape ``(m,)``: a step is taken where ``draws < exp(-(new - old) / temperature)``.
 
-    A step to a lower or equal energy is always taken; at temperature 0 no other is. NaN counts as plus infinity; a step
-    from infinity to infinity is taken, so that a chain can leave a region of impossible states.
+    A step to a lower or equal energy is always taken; at temperature 0, no other step is. NaN counts as plus infinity.
+    A step from infinity to infinity is taken, so that a chain can leave a region of impossible states.
     """
     old = np.where(np.isnan(old), np.inf, old)
     new = np.where(np.isnan(new), np.inf, new)
@@ -93,7 +93,7 @@ class _Lowest:
             if key in self._seen:
                 continue
             self._seen.add(key)
-            # The later of two equal states goes first, so that the result does not depend on the heap.
+            # The later of two states of equal energy is replaced first, so that the heap's order does not matter.
             entry = (-energy, -next(self._order), states[at].copy())
             if len(self._heap) < self._size:
                 heapq.heappush(self._heap, entry)
@@ -123,11 +123,11 @@ class Chains:
         keep: int,
         excluded: Set[bytes] = frozenset(),
     ) -> States:
-        """The ``keep`` states of lowest energy that the chains visited, the best first, shape ``(k, d)``.
+        """Return the ``keep`` states of lowest energy that the chains visited, the best first, shape ``(k, d)``.
 
         ``draw(count, rng)``: random states; ``walk(states, rng)``: a random neighbour of each. ``excluded``: keys (row
-        bytes) of states that are walked through but not kept. States of infinite or NaN energy are never kept, so that
-        fewer than ``keep`` come back where the space is small, and none where every state is impossible.
+        bytes) of states that are walked through but not kept. States of infinite or NaN energy are never kept. So the
+        result has fewer than ``keep`` states if the space is small, and none if every state is impossible.
         """
         if keep < 0:
             raise ValueError(f"cannot keep {keep} states")

@@ -23,21 +23,21 @@ EXPLORATION_CONSTANT = 0.3
 ALPHA = 0.2
 BETA = 2.0
 WINDOW_ROUNDS = 3
-"""Bansor equation 2: weight of what was gained lately in a task's gradient, how much faster than similar tasks a task
-is believed to become, and the rounds that lately means. The paper leaves all three open: they are those of Ansor's
-code, which Bansor was built on (``alpha``, ``beta``, ``backward_window_size``)."""
+"""Bansor equation 2: the weight of the recent gain in a task's gradient, how many times faster than similar tasks a
+task is expected to become, and the number of rounds that count as recent. The paper leaves all three open: these are
+the values of Ansor's code, which Bansor was built on (``alpha``, ``beta``, ``backward_window_size``)."""
 WINDOW = 16
-"""Trials that lately means in ours: set by hand."""
+"""Number of trials that count as recent in our gradient. Set by hand."""
 
 
 def ucb(
     rewards: Floats, visits: Floats, exploration_constant: float = EXPLORATION_CONSTANT, total: float | None = None
 ) -> Floats:
-    """Bansor equations 3 and 5: ``r_i + C sqrt(2 log N / N_i)``, shape ``(k,)``. ``N`` is ``total``; the sum of the
-    visits where that is None.
+    """Bansor equations 3 and 5: ``r_i + C sqrt(2 log N / N_i)``, shape ``(k,)``. ``N`` is ``total``, or the sum of the
+    visits if ``total`` is None.
 
-    An arm without a visit (or with a number of them that is negative or NaN) scores infinity: it is tried first. A
-    reward that is NaN counts as 0, an infinite one as 1 or 0. No arm gives an empty array.
+    An arm without a visit (or with a number of visits that is negative or NaN) scores infinity: it is tried first. A
+    reward that is NaN counts as 0, an infinite one as 1 or 0. Without arms the result is empty.
     """
     visits = np.maximum(np.nan_to_num(np.asarray(visits, dtype=np.float64), nan=0.0), 0.0)
     rewards = np.nan_to_num(np.asarray(rewards, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
@@ -68,7 +68,7 @@ def allocate(
 ) -> NDArray[np.int64]:
     """Number of the next ``count`` trials for each sketch, shape ``(k,)``: one UCB choice after the other.
 
-    Each grant counts as a visit for the next. ``capacity``: candidates a sketch has left; where all is used up, fewer
+    Each grant counts as a visit for the next. ``capacity``: candidates a sketch has left; if all are used up, fewer
     than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first; NaN last).
     A capacity that is NaN counts as 0; failures alone (see :func:`sketch_rewards`) spread the trials evenly.
     """
@@ -130,8 +130,8 @@ class TaskChoice:
 
 
 def kind_of_name(name: str) -> str:
-    """The kind of a task: workloads that compute the same operators on other shapes have the same. It is the workload's
-    name up to a blank, without the numbers by which the compiler tells such workloads apart."""
+    """The kind of a task: workloads that compute the same operators on different shapes have the same kind. It is the
+    workload's name up to a blank, without the numbers by which the compiler tells such workloads apart."""
     return re.sub(r"\d+(?=_|$)", "", name.partition(" ")[0])
 
 
@@ -155,11 +155,11 @@ class PublishedGradient:
 
     with ``g(t)`` the best cost after ``t`` rounds, ``dt = window`` rounds, ``C_i`` the task's operations and ``V_k``
     the best throughput of each similar task. Both values of the minimum are losses of latency: the smaller one is the
-    larger gain, ``max(g / t, g - beta C / max V)``. A task without similar ones has the first alone. So has every task
-    where ``similar`` is false: Ansor's code finds similar tasks by a tag that the operators of networks do not set. The
-    second value does not fall with the rounds, so that a task that stays at less than half the speed of the fastest of
-    its kind takes all of them. While there are not more rounds than the window, the recent gain is unknown and counts
-    as 0, as in Ansor's code.
+    larger gain, ``max(g / t, g - beta C / max V)``. A task without similar tasks has only the first value. So has every
+    task if ``similar`` is false: Ansor's code finds similar tasks by a tag that the operators of networks do not set.
+    The second value does not fall with the rounds, so that a task that stays at less than half the speed of the fastest
+    of its kind takes all rounds. Until there are more rounds than the window, the recent gain is unknown and counts as
+    0, as in Ansor's code.
 
     Beyond the paper, pending trials count as visits that gained nothing so far; a task with failures alone is
     valued by its ``assumed_secs``.
@@ -169,7 +169,7 @@ class PublishedGradient:
     beta: float = BETA
     window: int = WINDOW_ROUNDS
     similar: bool = False
-    """True where tasks of one kind are similar."""
+    """True if tasks of one kind count as similar."""
 
     def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:
         """See :class:`Gradient`."""
@@ -204,8 +204,8 @@ class PublishedGradient:
 
 @dataclass(frozen=True)
 class FloorGradient:
-    """Ours: :func:`latency_gradient`, trial by trial, with no look at similar tasks. A task with failures alone is
-    valued by its ``assumed_secs``."""
+    """Our gradient: :func:`latency_gradient`, which counts trials, not rounds, and ignores similar tasks. A task with
+    failures alone is valued by its ``assumed_secs``."""
 
     alpha: float = ALPHA
     window: int = WINDOW
@@ -218,8 +218,8 @@ class FloorGradient:
         return latency_gradient(state, self.alpha, self.window)
 
     def bound(self, state: TaskState, /) -> float:
-        """See :class:`Gradient`: what the best cost is above the floor; a task without a success is taken for one at
-        :data:`_SLOW` times its floor, and without a floor nothing is known of it."""
+        """See :class:`Gradient`: the difference of best cost and floor. For a task without a success it is
+        :data:`_SLOW` times the floor; if it has no floor either, it is infinite."""
         floor = _floor(state)
         if not _succeeded(state):
             return state.weight * _SLOW * floor if floor > 0 else math.inf
@@ -231,7 +231,7 @@ def _succeeded(state: TaskState) -> bool:
 
 
 def _floor(state: TaskState) -> float:
-    """The floor of a task in seconds, 0 where none is known."""
+    """The floor of a task in seconds, 0 if none is known."""
     return state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
 
 
@@ -240,12 +240,12 @@ _SLOW = 100.0
 
 
 def _with_assumed_costs(states: Sequence[TaskState]) -> Sequence[TaskState]:
-    """Return the states with an assumed cost of each task with failures alone: so that it gets about as many trials as
+    """Return the states with an assumed cost for each task that has failures alone. So it gets about as many trials as
     the others, however long it goes on to fail.
 
-    Its best kernel is taken to be as far above the floor as those of the others, in the median; without a floor, to
-    cost as much as theirs. Where no task has a success, the cost is :data:`_SLOW` times the floor, and infinite without
-    one.
+    The assumed cost is the task's floor times the median ratio of cost to floor of the other tasks, or times
+    :data:`_SLOW` if there is no such ratio. For a task without a floor it is the median cost of the other tasks, and
+    infinite if none has a success.
     """
     good = [each for each in states if _succeeded(each)]
     if len(good) == len(states):
@@ -267,9 +267,9 @@ def latency_gradient(state: TaskState, alpha: float = ALPHA, window: int = WINDO
 
     ``w (alpha (g(t - dt) - g(t)) / dt + (1 - alpha) min(g(t) / t, g(t) - floor))``: the gain of the last ``window``
     trials, and the guess that the cost falls like ``1 / t``, but not under the floor, which no schedule of the device
-    can beat. It differs from Bansor's equation 2 (:class:`PublishedGradient`) in the second: that one takes the larger
-    of two gains and bounds neither. Trials are visits, with the pending ones, which count as having gained nothing so
-    far. For a task with failures alone see :class:`FloorGradient`.
+    can beat. It differs from Bansor's equation 2 (:class:`PublishedGradient`) in the second term: equation 2 takes the
+    larger of two gains and bounds neither. ``t`` counts observed and pending trials; pending trials count as having
+    gained nothing so far. For a task with failures alone see :class:`FloorGradient`.
     """
     trials = max(state.visits, 1)
     best = state.best_secs
@@ -288,13 +288,14 @@ class TaskAllocation(Protocol):
     def name(self) -> str: ...
 
     def first(self, states: Sequence[TaskState], untried: Sequence[int], round_trials: int) -> Sequence[int]:
-        """Return those of the ``untried`` tasks (indices of ``states``) that come before all that were tried."""
+        """Return the ``untried`` tasks (indices of ``states``) that get trials before all tasks that were tried."""
         ...
 
     def pick(
         self, states: Sequence[TaskState], open_tasks: Sequence[int], rng: np.random.Generator, round_trials: int
     ) -> TaskChoice:
-        """One of ``open_tasks``, at least one index of ``states``. ``round_trials``: trials that count as a visit."""
+        """Choose one of ``open_tasks``, indices of ``states``, of which there is at least one. ``round_trials``: trials
+        that count as a visit."""
         ...
 
 
@@ -302,10 +303,10 @@ class TaskAllocation(Protocol):
 class UcbTasks:
     """Bansor equations 5 and 6: an upper confidence bound on the gradient of the network's latency.
 
-    Beyond the paper, the bound is not above what the gradient knows for certain: a task of a microsecond cannot save
-    more than that, however seldom it was tried. Its first trial waits until others save no more.
+    Beyond the paper, :meth:`Gradient.bound` limits the confidence bound: a task that takes a microsecond cannot save
+    more than that, however seldom it was tried. Its first trial waits until no other task is expected to save more.
 
-    ``gradient``: ours unless another one is given.
+    ``gradient``: our gradient by default.
     """
 
     name: ClassVar[str] = "ucb"
@@ -365,7 +366,9 @@ class GradientTasks:
         if rng.random() < self.epsilon:
             return TaskChoice(int(rng.choice(open_tasks)), "random")
         gradients = _gradients(self.gradient, states, open_tasks, round_trials)
-        best = int(gradients.argmax())
+        # Equal ones in turn: those of tasks without a success may all be infinite.
+        steepest = np.flatnonzero(gradients == gradients.max()).tolist()
+        best = min(steepest, key=lambda at: states[open_tasks[at]].visits)
         return TaskChoice(open_tasks[best], f"gradient {gradients[best]:.2e} s")
 
 
@@ -398,9 +401,9 @@ class TaskBandit:
     """Grants trials to tasks: by default UCB on the gradient of the network's latency (Bansor equations 2, 5, 6).
 
     Objective: the sum over tasks of weight times best seconds. Untried tasks, which have no whole round yet, come first
-    (Ansor's warm-up, one round of round robin) as far as ``allocation`` says so, those with the most work foremost;
-    finished tasks never; all others as ``allocation`` says.
-    ``round_trials``: trials that count as one visit in a bound; Bansor counts rounds.
+    as far as ``allocation`` says so (Ansor's warm-up, one round of round robin), those with the most work foremost.
+    ``allocation`` picks among the other tasks. Finished tasks get no trials. ``round_trials``: trials that count as one
+    visit in a bound; Bansor counts rounds.
     """
 
     def __init__(self, seed: int = 0, allocation: TaskAllocation | None = None, *, round_trials: int = 1) -> None:
@@ -440,10 +443,10 @@ class TaskBandit:
 
 
 def _with_floors_that_hold(states: Sequence[TaskState]) -> Sequence[TaskState]:
-    """Return the states with floors that all bests are well above, in their proportions.
+    """Return the states with floors that are well below all best costs. All floors are scaled by the same factor.
 
-    A best under its floor shows that the device's peak was measured too low, on a busy host for example, and nobody
-    knows by how much. The floors of all tasks follow from it: a task at its floor gets no trials.
+    A best cost under its floor shows that the device's peak was measured too low, on a busy host for example, by an
+    unknown factor. The floors of all tasks follow from this peak, and a task at its floor would get no trials.
     """
     ratios = [state.best_secs / state.floor_secs for state in states if _succeeded(state) and state.floor_secs > 0]
     least = min(ratios, default=1.0)
@@ -453,15 +456,15 @@ def _with_floors_that_hold(states: Sequence[TaskState]) -> Sequence[TaskState]:
 
 
 _HEADROOM = 0.5
-"""Of a floor that did not hold: its task is taken to be at half of the peak."""
+"""Headroom under a best cost that was below its floor: this task is assumed to run at half of the peak."""
 
 
 def task_rewards(gradients: Floats) -> Floats:
     """Bansor equation 6: each gradient divided by the largest, in [0, 1], shape ``(m,)``. The tasks are those that may
     still get trials.
 
-    An infinite gradient earns 1 and the finite ones are divided by the largest finite one; NaN earns 0, and where no
-    gradient is positive all earn 0.
+    An infinite gradient earns 1, and finite ones are divided by the largest finite one. NaN earns 0. If no gradient is
+    positive, all earn 0.
     """
     values = np.maximum(np.nan_to_num(np.asarray(gradients, dtype=np.float64), nan=0.0, posinf=np.inf), 0.0)
     largest = _largest(values)
@@ -476,7 +479,8 @@ def _largest(gradients: Floats) -> float:
 
 CONVERGENCE_TRIALS = 64
 CONVERGENCE_GAIN = 0.01
-"""Trials without so large a gain after which a task may be finished (:func:`has_converged`): both set by hand."""
+"""A task may be finished after so many trials with less than this gain (:func:`has_converged`). Both are set by
+hand."""
 
 
 def has_converged(
@@ -488,9 +492,9 @@ def has_converged(
 ) -> bool:
     """Return true if a task needs no more trials.
 
-    Over the last ``window`` trials the incumbent improved by less than ``least_gain`` (a share of its cost), and the
-    model expects less than that of the best next candidate (``predicted_gain``, a log ratio; NaN or infinite: unknown,
-    so not converged).
+    Then the incumbent improved by less than ``least_gain`` (a share of its cost) over the last ``window`` trials, and
+    the gain that the model expects of the best next candidate (``predicted_gain``, a log ratio) is less than that too.
+    If ``predicted_gain`` is NaN or infinite, it is unknown, and the task has not converged.
     """
     if len(bests) <= window or not math.isfinite(bests[-1]):
         return False

@@ -18,11 +18,12 @@ from policies.search.task_records import Proposal, TaskRecords
 from policies.space.sampling import decision_ids, log_coordinates
 
 MEASURED_RADIUS = 0.7
-"""Radius around measured candidates, relative to that around pending ones: their neighbours teach little.
-Set by hand; what both radii bring together was measured (:mod:`policies.search.methods.fleet`)."""
+"""Radius around measured candidates, relative to the radius around pending ones. Neighbours of measured candidates
+teach little. Set by hand; only the effect of both radii together was measured (:mod:`policies.search.methods.fleet`).
+"""
 APART = 1e3
-"""Distance in coordinates between candidates of different sketches: they are no neighbours. Any value far
-beyond a radius does the same."""
+"""Distance in coordinates between candidates of different sketches, so that they are no neighbours. Any value far
+beyond a radius has the same effect."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Selection:
     alpha: float = 0.0
     """Weight of diversity (AutoTVM equation 3)."""
     top_factor: float | None = None
-    """What a batch takes by the model is chosen among the best candidates, so many times of it (AutoTVM's lambda; its
-    random candidates do not count here); None: among all."""
+    """AutoTVM's lambda: the candidates of a batch that the model chooses are selected among so many times as many best
+    candidates. None: among all. The random candidates of a batch do not count."""
     radius: float = 0.0
     """Radius of the discounted neighbourhood of pending candidates, in doublings of a tile factor."""
     contested: float = 0.0
@@ -66,14 +67,14 @@ def choose(
 ) -> list[Proposal]:
     """Choose up to ``count`` of the offered candidates, the best first, and up to ``shares[sketch]`` of each sketch.
 
-    ``reason``: of the proposals, which add the score. ``joint``: sketches compete, and candidates are chosen together
-    by their scores alone.
+    ``reason``: the reason of the proposals, to which the score is added. ``joint``: sketches compete, and candidates
+    are chosen together by their scores alone.
     """
     offered = [each for each in offered if len(each)]
     if not offered or count <= 0:
         return []
     best_secs = records.best_secs
-    # With nothing measured, the gain is over the slowest offered candidate: one level for all sketches.
+    # If nothing is measured, the gain is over the slowest offered candidate, which is the same for all sketches.
     slowest = max(float(each.mean.max()) for each in offered)
     incumbent_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
     scored = []
@@ -130,7 +131,7 @@ def _decisions(
 ) -> tuple[Matrix, Floats, Matrix]:
     """Components and coordinates of the candidates, and components of the pending ones, in columns for all sketches.
 
-    Sketches share no component: each has columns of its own values, told apart by the sketch's number.
+    Sketches share no component: the sketch's number is part of each component's id.
     """
     sketches = [records.sketches[each.sketch] for each, _ in scored]
     width = max(len(sketch.decisions) for sketch in sketches)

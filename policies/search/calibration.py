@@ -3,13 +3,13 @@
 The target ``y`` is ``log(measured / predicted)``, bounded above; a candidate is then predicted as the analyzer's
 seconds times the exponential of the correction. With standardised features ``z`` whose variances over the records add
 up to ``l``, the kernel ``k(x, y) = z_x z_y / 2l + exp(-|z_x - z_y|^2 / 2l)`` and its matrix ``K`` over the records,
-mean and deviation are
+mean and variance are
 
     m(x) = median(y) + k(x)^T (K + a I)^-1 (y - median(y)),    v(x) = s^2 + t^2 (k(x, x) - k(x)^T (K + a I)^-1 k(x))
 
-where ``s`` is the leave-one-out error. The ridge ``a`` is the one of :data:`RIDGES` with the least leave-one-out error,
-which one decomposition of ``K`` gives for all of them. It costs ``O(n^3)`` in the number of records: milliseconds for
-hundreds.
+where ``s`` is the leave-one-out error, and ``t^2`` is :data:`SIGNAL` times the mean square of the residuals. The ridge
+``a`` is the one of :data:`RIDGES` with the least leave-one-out error. One decomposition of ``K`` gives this error for
+all ridges. It costs ``O(n^3)`` in the number of records: milliseconds for hundreds.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from policies.arrays import Features, Floats
 
 # All of these are set by hand.
 MIN_RECORDS = 8
-"""Fewer records than this only shift the analyzer by their median, they do not bend it."""
+"""With fewer records than this, the correction is constant: the median of their ratios."""
 PRIOR_DEVIATION = 0.7
 """Deviation of log(measured / predicted) that is assumed before any record: a factor of two."""
 RIDGES = (0.15, 0.5, 1.5, 5.0)
-"""Noise relative to the signal, from what records of a quiet device say to what those of a noisy one do."""
+"""Noise relative to the signal, from that of a quiet device to that of a noisy one."""
 LARGEST_EXCESS = 1.0
-"""A ratio further above the median than this, a factor of 2.7, counts as this far: a candidate that is a hundred times
-slower than expected need only be known as bad, and must not bend the predictions of its neighbours."""
+"""Limit of a log ratio above the median: a factor of 2.7. A candidate that is a hundred times slower than expected need
+only be known as bad, and must not bend the predictions of its neighbours."""
 CLIP = 4.0
-"""Standard deviations from the mean beyond which a feature no longer counts: what hardly varied among the records
-cannot throw the correction far out."""
+"""Standard deviations from the mean to which a feature is clipped, so that a feature that hardly varied among the
+records cannot make the correction extreme."""
 LEAST_SCALE = 0.5
-"""Features are logarithms: half a doubling is the least that counts as variation."""
+"""Least scale of a feature: half a doubling, since features are logarithms."""
 
 SIGNAL = 0.25
-"""Share of the residuals' mean square that an unknown candidate's correction may vary by."""
+"""Variance of the correction of an unknown candidate, as a share of the residuals' mean square."""
 LEAST_NOISE = 0.02
-"""Least leave-one-out error that is believed."""
+"""Lower bound of the leave-one-out error."""
 BLOCK = 1024
 """Candidates corrected together: their kernel with some hundred records stays in a core's cache."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted correction of ``m`` records; build it with :func:`calibrate`. Without ``points`` it is constant."""
+    """A correction fitted to ``m`` records; build it with :func:`calibrate`. Without ``points`` it is constant."""
 
     shift: float
     """Median of ``log(measured / predicted)``."""
@@ -78,7 +78,7 @@ class Calibration:
     def correct(self, features: Features) -> tuple[Floats, Floats]:
         """Mean and deviation of ``log(measured / predicted)``, each ``(n,)``, for features ``(n, f)``.
 
-        A feature that is no number counts as the records' mean.
+        A feature that is NaN counts as the records' mean.
         """
         count = len(features)
         if self.constant:
@@ -96,7 +96,7 @@ class Calibration:
         if self.constant:
             return np.full(rows.shape[1], self.shift, dtype=np.float32)
         weights = self.weights.astype(np.float32)
-        # The linear part of the kernel, summed over the records before it meets the candidates.
+        # The linear part of the kernel is summed over the records first, not for each candidate.
         slope = weights @ self.points * np.float32(0.5 / self.length)
         left = _exponents(self.points, self.length)
         mean = np.empty(rows.shape[1], dtype=np.float32)
@@ -108,7 +108,7 @@ class Calibration:
 
 
 def _standard(rows: Features, centre: Features, scale: Features) -> Features:
-    """Standardised features, clipped, ``(k, n)``; missing values stand at the mean."""
+    """Standardised features, clipped, ``(k, n)``; missing values are 0, the mean."""
     standard = rows - centre[:, None]
     standard *= (1.0 / scale)[:, None]
     np.clip(standard, -CLIP, CLIP, out=standard)
@@ -124,15 +124,15 @@ def _kernel(points: Features, standard: Features, length: float) -> Features:
 
 
 def _exponents(points: Features, length: float) -> Features:
-    """The records' side ``(m, k + 2)`` of a matrix product that gives ``-|z_p - z_x|^2 / 2l``: two columns more carry
-    the squares."""
+    """The records' side ``(m, k + 2)`` of a matrix product that gives ``-|z_p - z_x|^2 / 2l``. The last two columns are
+    for the squares."""
     half = np.float32(-0.5 / length)
     squares = half * np.square(points).sum(axis=1, keepdims=True)
     return np.concatenate([points / np.float32(length), squares, np.full_like(squares, half)], axis=1)
 
 
 def _smooth(left: Features, standard: Features) -> Features:
-    """``exp(-|z_p - z_x|^2 / 2l)``, ``(m, n)``; ``left``: of :func:`_exponents`."""
+    """``exp(-|z_p - z_x|^2 / 2l)``, ``(m, n)``; ``left``: from :func:`_exponents`."""
     one = np.ones((1, standard.shape[1]), dtype=np.float32)
     squares = np.einsum("ij,ij->j", standard, standard)[None]
     exponent: Features = left @ np.concatenate([standard, one, squares])
@@ -141,7 +141,7 @@ def _smooth(left: Features, standard: Features) -> Features:
 
 
 def uncalibrated() -> Calibration:
-    """The correction before any record: none, with the prior's deviation."""
+    """The correction before any success: none, with the prior's deviation."""
     return _constant(0.0, PRIOR_DEVIATION)
 
 
@@ -154,8 +154,8 @@ def _constant(shift: float, noise: float) -> Calibration:
 def calibrate(features: Features, log_ratio: Floats, columns: Sequence[int] | None = None) -> Calibration:
     """Fit a correction to records: features ``(n, f)``, ``log_ratio = log(measured / predicted)`` ``(n,)``.
 
-    ``columns``: those of the features that count, None for all. A feature that is no number is missing; a record whose
-    ratio is no finite number is left out.
+    ``columns``: columns of the features that are used, None for all. A feature that is not finite counts as missing. A
+    record whose ratio is not finite is left out.
     """
     sound = np.isfinite(log_ratio)
     if not sound.all():

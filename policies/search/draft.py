@@ -25,11 +25,11 @@ from policies.space.sampling import crossover, enumerate_all, mutate, row_keys, 
 from policies.space.variants import of_few_variants, with_few_places
 
 VARIANT_ROWS = 16
-"""Candidates for each variant of a sketch in a generation of our draft; the papers' drafts know no such bound. A
-variant is a description of its own, and one candidate of it takes about as long to evaluate as so many. So a generation
-has few variants, where there are many; the next draft has others."""
+"""Candidates for each variant of a sketch in a generation of our draft; the papers' drafts have no such bound. Each
+variant has its own description, and evaluating one candidate of it takes about as long as evaluating so many. So if a
+sketch has many variants, a generation has few of them; the next draft has others."""
 LEAST_SIZE = 128
-"""Candidates that the draft of one of many sketches still keeps. Set by hand."""
+"""Candidates that a draft keeps at least, however many sketches share the batch. Set by hand."""
 ENUMERATE_LIMIT = 2048
 """Spaces up to this size are enumerated instead of searched: set by hand, less than a search evaluates."""
 
@@ -38,9 +38,10 @@ ENUMERATE_LIMIT = 2048
 class DraftSettings:
     """Settings of a genetic search.
 
-    The numbers here are those of ``fleet``, set by hand. Those of the papers' methods are in their own settings: 2,048
-    in 4 generations in Ansor's code, 1,536 in 3 in Pruner's, mutation 0.85 in both. The same for all, and set by hand,
-    are ``elite_share``, the squared ranks of parents, and the quarter of a first generation that mutants of seeds are.
+    The defaults are those of ``fleet``, set by hand. The papers' methods have settings of their own: 2,048 in 4
+    generations in Ansor's code, 1,536 in 3 in Pruner's, mutation 0.85 in both. All methods share ``elite_share``, the
+    squared ranks of parents, and the share of mutants of seeds in a first generation (a quarter); these are set by
+    hand.
     """
 
     size: int = 512
@@ -55,8 +56,8 @@ class DraftSettings:
     variant_rows: int = VARIANT_ROWS
     """Mean number of candidates for each variant of a sketch in a generation; 1 for no bound."""
     penalised: bool = False
-    """True if a draft on the analyzer alone also breeds from candidates that ask too much of a memory, as far as their
-    penalties let them (Pruner). It keeps only candidates that can be built."""
+    """True if a draft on the analyzer alone also breeds from candidates that ask too much of a memory: they are
+    penalised, not ruled out (Pruner). The draft keeps only candidates that are worth building, if it found any."""
 
     def __post_init__(self) -> None:
         if min(self.size, self.population - 1, self.generations, self.variant_rows) < 1:
@@ -69,7 +70,7 @@ class DraftSettings:
 
     @property
     def kept_share(self) -> float:
-        """The share of what it evaluates in the open that a draft keeps."""
+        """Share of the candidates evaluated in an open space that a draft keeps."""
         return min(self.size / (self.population * self.generations), 1.0)
 
     def shared_by(self, sketches: int) -> DraftSettings:
@@ -127,13 +128,13 @@ def draft(
     excluded: Set[bytes] = frozenset(),
     least: int = 0,
 ) -> CandidateSet:
-    """The best ``settings.size`` distinct feasible candidates found, less those of the ``excluded`` keys, the best
-    first.
+    """Return the best ``settings.size`` distinct feasible candidates found, without those of the ``excluded`` keys, the
+    best first.
 
-    ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. Where fewer than
-    ``least`` are left without the excluded ones, the next best fill up. Fewer than ``size`` come back where the space
-    is small. Infeasible candidates come back only where nothing feasible was found at all. A score that is not a number
-    counts as infeasible.
+    ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. If fewer than ``least``
+    are left without the excluded ones, the next best are added. The result has fewer than ``size`` candidates if the
+    space is small, and infeasible ones only if nothing feasible was found at all. A score that is not a number counts
+    as infeasible.
     """
     settings = settings or DraftSettings()
     if space_size(sketch) <= ENUMERATE_LIMIT:
@@ -165,7 +166,8 @@ def draft(
 
 
 def _without(ordered: Matrix, chosen: NDArray[np.intp], excluded: Set[bytes], least: int) -> NDArray[np.intp]:
-    """The chosen rows less those of the excluded keys; of the others the best ones too, as far as ``least`` asks."""
+    """The chosen rows without those of the excluded keys. If fewer than ``least`` are left, the best of the other rows
+    are added."""
     if not excluded:
         return chosen
     known = np.array([key in excluded for key in row_keys(ordered)], dtype=bool)
@@ -183,14 +185,15 @@ def random_generation(sketch: Sketch, settings: DraftSettings, rng: np.random.Ge
 
 
 def _mutants(sketch: Sketch, seeds: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
-    """Mutants of known good candidates, which come the best first, for a quarter of a generation."""
+    """Mutants of known good candidates, for a quarter of a generation."""
     count = settings.population // 4
     mutants = mutate(sketch, seeds[rng.integers(len(seeds), size=_bred(sketch, settings, count))], rng)
     return of_few_variants(sketch, mutants, settings.most_variants)[:count]
 
 
 def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
-    """A generation from candidates in order, the best first: crossed, and most of them mutated."""
+    """A generation bred from candidates that are ordered, the best first: children are crossed, and most of them
+    mutated."""
     count = _bred(sketch, settings, settings.population)
     elite = max(int(settings.elite_share * len(ordered)), 2)
     # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
@@ -202,13 +205,13 @@ def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.
 
 
 def _bred(sketch: Sketch, settings: DraftSettings, count: int) -> int:
-    """Number of children bred for ``count``: if a generation keeps few of a sketch's variants, about half of the
-    children are dropped."""
+    """Number of children to breed for ``count``: twice as many if a generation keeps only few of a sketch's variants,
+    because about half of the children are then dropped."""
     return 2 * count if len(sketch.variants) > settings.most_variants else count
 
 
 def _ordered(matrix: Matrix, score: Floats) -> tuple[Matrix, Floats]:
-    """Feasible candidates with their scores, the best first; all of them where none is feasible."""
+    """Feasible candidates with their scores, the best first; all candidates if none is feasible."""
     usable = np.flatnonzero(np.isfinite(score))
     rows = usable if len(usable) else np.arange(len(score))
     order = rows[np.argsort(score[rows], kind="stable")]

@@ -16,7 +16,7 @@ class Epsilon(Protocol):
 
     @property
     def plans(self) -> int:
-        """Random candidates whose predictions tell the share; 0: it follows from the candidates that were offered."""
+        """Number of random candidates whose predictions determine the share; 0: the offered candidates determine it."""
         ...
 
     def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:
@@ -54,8 +54,8 @@ class ContextualEpsilon:
 def contextual_epsilon(deviation: Floats, best: float) -> float:
     """AdaTune equation 3: share of random candidates, ``mean(sigma of unsampled plans) / Perf(best)``, at most 1.
 
-    ``deviation``: of performance, in the unit of ``best``; values that are not finite or negative are left out. With
-    no deviation left, or a best that is not positive and finite, nothing is known: 1.
+    ``deviation``: of performance, in the unit of ``best``; values that are not finite or negative are left out. If no
+    deviation is left, or ``best`` is not positive and finite, nothing is known, and the share is 1.
     """
     deviation = np.asarray(deviation, dtype=np.float64)
     finite = deviation[np.isfinite(deviation) & (deviation >= 0)]

@@ -1,7 +1,7 @@
 """Fitness functions by which a draft ranks candidates.
 
-A fitness maps a sketch's decisions, its symbolic features and the analyzer's log seconds to predicted log seconds, each
-as far as it needs them. That of the calibrated analyzer needs neither all features nor their deviations:
+A fitness maps a sketch's decisions, its symbolic features and the analyzer's log seconds to predicted log seconds, and
+uses only those that it needs. The calibrated analyzer needs neither all features nor deviations:
 :class:`CalibratedFitness` works on the analyzer's core terms, chunk by chunk, and scores a candidate in about a
 microsecond.
 """
@@ -26,14 +26,14 @@ LEAST_TERM = 2.0**-40
 """Terms are at least this before their logarithm is taken, as in the features."""
 
 Fitness = Callable[[Matrix, Features, Floats], Floats]
-"""From decisions ``(n, d)``, symbolic features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN where
-undescribed) to predicted log seconds."""
+"""From decisions ``(n, d)``, symbolic features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN for a sketch
+that is not described) to predicted log seconds."""
 
 
 def calibration_columns(layout: JointLayout, sketches: tuple[Sketch, ...], kind: str) -> tuple[int, ...]:
     """Columns of the joint features that the calibration of a task learns from: the analyzer's prediction and core
     terms, which the sketches of a task share, and the columns that name the sketch; for sketches that are not described
-    also their decisions. ``kind``: of the device."""
+    also their decisions. ``kind``: kind of the device."""
     core = {PREDICTED, *core_names(kind)}
     chosen = {at for at, name in enumerate(layout.names) if name in core}
     chosen |= set(range(len(layout.names) - len(sketches), len(layout.names)))
@@ -63,7 +63,7 @@ class CalibratedFitness:
         return base + self.calibration.mean(self.layout.place(self.sketch, features)[:, columns].T)
 
     def log_secs(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
-        """The same from decisions, ``(n,)``, plus infinity where a candidate is not worth building."""
+        """Compute the fitness from decisions alone, ``(n,)``; infinity where a candidate is not worth building."""
         if not sketch.described:
             return self(matrix, symbolic_features(sketch, matrix, device), np.full(len(matrix), np.nan))
         names = [self.layout.names[column] for column in self.calibration.columns]
@@ -98,7 +98,8 @@ class CalibratedFitness:
 
 @dataclass(frozen=True)
 class Equation1Fitness:
-    """Pruner's equation 1 as it stands as the fitness of one sketch. ``penalised``: see :func:`analyzer_log_secs`."""
+    """Pruner's equation 1, as published, as the fitness of one sketch. ``penalised``: see
+    :func:`analyzer_log_secs`."""
 
     sketch: Sketch
     device: DeviceAbstraction
@@ -110,15 +111,15 @@ class Equation1Fitness:
         return self.log_secs(self.sketch, matrix, self.device)
 
     def log_secs(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
-        """The same, ``(n,)``, plus infinity where a candidate is not worth building."""
+        """Compute the fitness from decisions alone, ``(n,)``; infinity where a candidate is not worth building."""
         return equation_1_log_secs(sketch, matrix, device, penalised=self.penalised)
 
 
 def analyzer_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, *, penalised: bool = False) -> Floats:
-    """The analyzer's log seconds alone, ``(n,)``, plus infinity where a candidate is not worth building.
+    """The analyzer's log seconds alone, ``(n,)``; infinity where a candidate is not worth building.
 
-    ``penalised``: on CUDA a candidate that asks too much of registers or shared memory alone has the seconds that its
-    penalties leave it. Needs a described sketch (ValueError else).
+    ``penalised``: on CUDA, a candidate that only needs too many registers or too much shared memory is not ruled out;
+    its seconds contain the penalties for that. Raise ValueError if the sketch is not described.
     """
     scores = np.empty(len(matrix), dtype=np.float32)
     for chunk, evaluation in models(sketch, matrix, device):

@@ -62,20 +62,20 @@ class Generator(Protocol):
         ...
 
     def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
-        """Distinct candidates, neither measured nor pending, the best first by the generator's own measure.
+        """Return distinct candidates, neither measured nor pending, the best first by the generator's own measure.
 
-        ``sketches``: how many sketches share this batch, so that it takes about the time of one; ``count``: how many
-        are enough to choose from. Fewer come back if the space has no more, and none if the generator has no model yet:
-        then the batch is random.
+        ``sketches``: number of sketches that share this batch; their generators together take about the time of one.
+        ``count``: number of candidates that are enough to choose from. The result is smaller if the space has no more,
+        and empty if the generator needs a model and there is none yet: then the batch is random.
         """
         ...
 
 
 @dataclass(frozen=True)
 class DraftGenerator:
-    """A genetic search on what the method predicts (Pruner's draft, informed by the records).
+    """A genetic search on the method's predictions (Pruner's draft, informed by the records).
 
-    That is the calibrated analyzer; once there is a model, the mean of the two, or the model alone
+    They are those of the calibrated analyzer; once there is a model, the mean of the two, or those of the model alone
     (:attr:`policies.search.trainer.Training.alone`, as in ``fleet``).
     """
 
@@ -109,10 +109,10 @@ class GeneticGenerator:
 @dataclass(frozen=True)
 class LatentGenerator:
     """Pruner's latent schedule explorer: a genetic search on the uncalibrated analyzer, and random candidates beside
-    its draft (algorithm 1, line 10), all of them for the model to verify.
+    its draft (algorithm 1, line 10). The model verifies all of them.
 
-    On CUDA it also breeds from candidates that ask too much of registers or shared memory, as far as the penalties of
-    the paper let it, and offers those that can be built.
+    On CUDA it also breeds from candidates that ask too much of registers or shared memory: the paper's penalties count,
+    and do not rule them out. It offers candidates that are worth building.
     """
 
     name: ClassVar[str] = "latent"
@@ -121,7 +121,7 @@ class LatentGenerator:
     initial: int = 0
     """Random candidates beside a whole draft of ``settings.size``; proportionally fewer beside a smaller one."""
     published: bool = False
-    """True if the analyzer is equation 1 as it stands (:mod:`policies.analysis.equation_1`)."""
+    """True if the analyzer is equation 1 as published (:mod:`policies.analysis.equation_1`)."""
 
     def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
@@ -134,7 +134,7 @@ class LatentGenerator:
             drawn = space.draw(wanted, search.rng, search.records.tried_keys(sketch) | set(row_keys(drafted.matrix)))
             drafted = drafted.followed_by(drawn.take(np.flatnonzero(np.isfinite(drawn.log_secs))))
         if equation_1 is not None:
-            # What stands in for the model until there is one is this analyzer too, not ours.
+            # Until there is a model, this analyzer also replaces its prediction, not our analyzer.
             analytic = np.full(len(drafted.matrix), np.nan)
             if space.sketch.statements:
                 analytic = equation_1_log_secs(space.sketch, drafted.matrix, space.device)

@@ -25,7 +25,8 @@ CALIBRATION_LIMIT = 256
 """Most recent records that the calibration uses: its cost is cubic in them. Set by hand."""
 UNDESCRIBED_PEAK_SHARE = 0.05
 """Share of the peak that a candidate of an undescribed sketch is expected to reach before any record: set by hand.
-Where the analyzer knows another sketch of the task, its expectation counts instead (:meth:`Predictor.expect`)."""
+If another sketch of the task is described, the analyzer's expectation of that counts instead
+(:meth:`Predictor.expect`)."""
 
 
 class Predictor:
@@ -65,7 +66,7 @@ class Predictor:
         return self._model is not None
 
     def expect(self, secs: float) -> None:
-        """Expect this of a candidate of an undescribed sketch, before any record."""
+        """Set the seconds that are expected of a candidate of an undescribed sketch, before any record."""
         self.prior_secs = secs
         self._calibration = None
 
@@ -74,7 +75,7 @@ class Predictor:
         self._model = model
 
     def refresh(self) -> None:
-        """Forget what was fitted to the records before: the table has new ones."""
+        """Discard the calibration, because the table has new records."""
         self._calibration = None
 
     # -- predictions ----------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class Predictor:
         calibrated = self._base(analytic) + correction
         if self._model is None or joint is None:
             return self._clean(calibrated, spread)
-        # Two independent opinions: their mean, and a deviation that says how far apart they are.
+        # Two independent predictions: their mean, and a deviation that includes their difference.
         mean, deviation = self._clean(*self._model.predict(joint))
         disagreement = 0.5 * np.abs(mean - calibrated)
         together = np.sqrt(0.5 * (deviation**2 + spread**2) + disagreement**2)
@@ -110,7 +111,8 @@ class Predictor:
         return replace(candidates, sketch=sketch, mean=mean, deviation=deviation)
 
     def fitness(self, sketch: int) -> Fitness:
-        """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with."""
+        """Return the predicted log seconds as a generator's fitness. Raise ValueError if there is neither the analyzer
+        nor a model."""
         if not self._analyzer and self._model is None:
             raise ValueError("without the analyzer there is no fitness before the first model")
 
@@ -131,13 +133,13 @@ class Predictor:
         return np.where(sound, mean, slowest), np.where(sound, deviation, 0.0)
 
     def _base(self, analytic_log_secs: Floats) -> Floats:
-        """The analyzer's log seconds; the prior's for a sketch that is not described."""
+        """The analyzer's log seconds; those of ``prior_secs`` for a sketch that is not described."""
         return np.where(np.isnan(analytic_log_secs), math.log(self.prior_secs), analytic_log_secs)
 
     def _calibrated(self) -> Calibration:
         if self._calibration is None:
             table = self.table
-            if not table.records.order:
+            if not math.isfinite(table.records.best_secs):  # failures alone tell nothing of seconds
                 self._calibration = uncalibrated()
             else:
                 recent = slice(-CALIBRATION_LIMIT, None)

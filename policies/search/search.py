@@ -40,14 +40,15 @@ __all__ = ["Observation", "Proposal", "TaskSearch"]
 
 RANDOM_TRIES = 8
 EXPECTED_BEST_SAMPLE = 512
-"""Random candidates of a sketch from which the analyzer's best is taken for what the sketch is worth. Set by hand."""
+"""Random candidates of a sketch: the analyzer's time of the best one is the expected best of the sketch. Set by
+hand."""
 HOPELESS_TRIALS = 3
-"""Failures alone after which a sketch is no longer valued by the analyzer. Set by hand."""
+"""Trials without a success after which the analyzer's expectation of a sketch no longer counts. Set by hand."""
 UNDESCRIBED_SHARE = 0.5
-"""Expected time of a sketch that the analyzer does not know, as a share of the best that it expects of the others, so
-that such a sketch is tried in the first batch. The row-wise sketch of softmax, norms and sums took 0.69 to 0.86 of the
-best measured of the others on the development set (0.14 to 0.32 of what the analyzer expects, which is too slow
-there)."""
+"""Expected time of a sketch that is not described, as a share of the best time that the analyzer expects of the others,
+so that such a sketch is tried in the first batch. The row-wise sketch of softmax, norms and sums took 0.69 to 0.86 of
+the best measured time of the others on the development set (0.14 to 0.32 of the time that the analyzer expects, which
+is too long there)."""
 
 
 class TaskSearch:
@@ -83,7 +84,7 @@ class TaskSearch:
         self._method = method
         self._rng = rng
         # A GPU refuses nineteen of twenty random tilings of a product: threads or shared memory are over its limits.
-        # MetaSchedule draws until as many are left, and counts only those.
+        # MetaSchedule draws until enough candidates are left, and counts only those.
         self._draws_feasible = method.generator.with_analyzer or device.kind == "cuda"
         self._spaces: list[Space] = (
             [OpenSpace(sketch, device) for sketch in sketches]
@@ -107,7 +108,7 @@ class TaskSearch:
         self._expected: Floats | None = None
         self._seeds = deque(seeds)
 
-    # -- what is known --------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------------
 
     @property
     def table(self) -> TrainingTable:
@@ -139,20 +140,22 @@ class TaskSearch:
         return self._predicted_gain
 
     def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
-        """Return true if a valid candidate was measured or is pending; ValueError if it does not belong to the
+        """Return true if a valid candidate was measured or is pending. Raise ValueError if it does not belong to the
         sketch."""
         return self._records.knows(Proposal(sketch, decisions, math.inf, ""))
 
-    # -- what comes back ------------------------------------------------------------------------------------------
+    # -- outcomes and models --------------------------------------------------------------------------------------
 
     def observe(self, observations: Iterable[Observation]) -> None:
-        """Take in outcomes; a candidate seen before only changes if it is now faster (a failure was mended).
+        """Take in outcomes. A candidate seen before only changes if it is now faster (also after a failure), or its
+        cost was revised.
 
-        ValueError for a candidate that is not of this task.
+        Raise ValueError for a candidate that is not of this task.
         """
         self._table.observe(observations)
         self._predictor.refresh()
-        if self._first is not None and self._predictor.model is self._first:
+        # Failures alone tell nothing of the task's seconds.
+        if self._first is not None and self._predictor.model is self._first and math.isfinite(self.best_secs):
             self._first.level(self._table.features, self._table.log_secs)
 
     def release(self, candidates: Iterable[Proposal | Candidate]) -> None:
@@ -174,16 +177,16 @@ class TaskSearch:
         return self._trainer.train({"": self._table.training_set()}, seed)
 
     def use_model(self, model: CostModel | None) -> None:
-        """Verify with this trained model from now on; None goes back to what was used before the first one."""
-        self._predictor.use_model(model)
+        """Predict with this trained model from now on; None: with the prior as before the first training, if any."""
+        self._predictor.use_model(self._first if model is None else model)
 
-    # -- what goes out --------------------------------------------------------------------------------------------
+    # -- proposals ------------------------------------------------------------------------------------------------
 
     def propose(self, count: int) -> list[Proposal]:
         """Propose up to ``count`` candidates that are neither measured nor pending, the most promising first; they are
         now pending.
 
-        Fewer are proposed if the space is nearly exhausted, and as long as seeds are left, which make batches of their
+        Fewer are proposed if the space is nearly exhausted, or as long as seeds are left: seeds make batches of their
         own.
         """
         if count < 0:
@@ -204,7 +207,7 @@ class TaskSearch:
         reason = method.acquisition.name if math.isfinite(self.best_secs) else method.generator.name
         proposals: list[Proposal] = []
         if contested:
-            # The fraction left over becomes a chance: a batch of one is not always contested.
+            # The fractional part becomes a probability: a batch of one is not always contested.
             joint = math.floor(contested * exploit + self._rng.random())
             proposals, offered = self._chosen(offered, shares, joint, reason, joint=True)
         share, _ = self._chosen(offered, shares, exploit - len(proposals), reason, joint=method.sketches.joint)
@@ -237,7 +240,7 @@ class TaskSearch:
         return proposals, [each.without(proposals) for each in offered]
 
     def _as_measured(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """Return proposals whose predictions are those of the most rows alone, which are measured."""
+        """Return the proposals with predictions for the most rows alone, because only those are measured."""
         times = self._table.over_rows(proposals).tolist()
         return [
             replace(each, predicted_secs=each.predicted_secs / time)
@@ -268,7 +271,7 @@ class TaskSearch:
     def _gain(self, offered: Sequence[CandidateSet]) -> float:
         return best_gain(offered, self.best_secs) if any(map(len, offered)) else math.inf
 
-    # -- which sketches -------------------------------------------------------------------------------------------
+    # -- choice of sketches ---------------------------------------------------------------------------------------
 
     def _shares(self, count: int) -> NDArray[np.int64]:
         """Trials of this batch for each sketch."""
@@ -285,22 +288,21 @@ class TaskSearch:
             self._expected = self._analytic_bests()
         bests, expected = self._records.bests, self._expected
         succeeded = np.isfinite(bests)
-        # Of a sketch that the analyzer does not know the expectation is a guess, which says nothing of the others.
+        # For a sketch that is not described, the expectation is a guess, which says nothing about the others.
         described = np.array([space.sketch.described for space in self._spaces])
         known = succeeded & np.isfinite(expected) & described
         if known.any():
-            # What is slower than expected makes all others expected slower too; what is faster does not make them
-            # faster, so that the bandit stays with what has been measured. Set by hand.
+            # If sketches are slower than expected, all others are expected to be slower too. If they are faster, the
+            # others are not expected to be faster, so that the bandit stays with measured sketches. Set by hand.
             ratio = float(np.median(bests[known] / expected[known]))
             expected = expected * max(ratio, 1.0)
         hopeless = self._records.measured >= HOPELESS_TRIALS
         return np.where(succeeded, bests, np.where(hopeless, math.inf, expected)), -np.log(expected)
 
     def _analytic_bests(self) -> Floats:
-        """The analyzer's best candidate of each sketch among random ones, in seconds, ``(k,)``; infinite where none is
-        worth building. A sketch that the analyzer does not know is expected to be better than the others
-        (:data:`UNDESCRIBED_SHARE`): mostly a rule was written for such kernels, and a few trials show whether it is.
-        """
+        """The analyzer's seconds of the best random candidate of each sketch, ``(k,)``; infinite where none is worth
+        building. A sketch that is not described is expected to be better than the others (:data:`UNDESCRIBED_SHARE`):
+        mostly its rule was written for such kernels, and a few trials show whether it is better."""
         bests = np.array([self._analytic_best(space) for space in self._spaces])
         known = bests[np.isfinite(bests)]
         if len(known):
@@ -308,7 +310,7 @@ class TaskSearch:
         return np.where(np.isnan(bests), self._predictor.prior_secs, bests)
 
     def _analytic_best(self, space: Space) -> float:
-        """The analyzer's best candidate of one sketch, in seconds; NaN for a sketch that is not described."""
+        """The analyzer's seconds of the best random candidate of one sketch; NaN for a sketch that is not described."""
         if not space.sketch.described:
             return math.nan
         log_secs = space.draw(EXPECTED_BEST_SAMPLE, self._rng, frozenset()).log_secs
@@ -323,7 +325,7 @@ class TaskSearch:
         means = np.concatenate([each.mean for each in plans]) if plans else np.empty(0)
         deviations = np.concatenate([each.deviation for each in plans]) if plans else np.empty(0)
         share = epsilon.share(means, deviations, self.best_secs)
-        # The fraction left over becomes a chance, so that small batches explore too, in the long run.
+        # The fractional part becomes a probability, so that small batches explore too, in the long run.
         return math.floor(share * count + self._rng.random())
 
     def _random_plans(self, count: int) -> list[CandidateSet]:

@@ -15,7 +15,7 @@ def neighbourhood_discount(points: Floats, centres: Floats, radius: float) -> Fl
     """
     if radius < 0:
         raise ValueError(f"the radius cannot be negative, got {radius}")
-    if len(centres) == 0 or radius * radius == 0:  # also of a radius so small that its square is 0
+    if len(centres) == 0 or radius * radius == 0:  # also for a radius so small that its square is 0
         return np.ones(len(points))
     squared = (
         np.square(points).sum(axis=1)[:, None] + np.square(centres).sum(axis=1)[None, :] - 2.0 * points @ centres.T

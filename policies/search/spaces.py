@@ -33,7 +33,7 @@ from policies.space.sampling import (
 )
 
 JUMP_SHARE = 0.1
-"""Share of steps that go to any row: the neighbours alone need not connect a pool."""
+"""Share of steps that go to any row: steps to neighbours alone may not reach all rows of a pool."""
 
 
 def _evaluate(
@@ -48,7 +48,7 @@ def _evaluate(
 
 
 def evaluated(pool: Pool, device: DeviceAbstraction) -> CandidateSet:
-    """All rows of a pool in their order, with features and the analyzer's prediction; worked out once for a device."""
+    """All rows of a pool in their order, with features and the analyzer's prediction; computed once for a device."""
     return pool.once(device, lambda: _evaluate(pool.sketch, pool.matrix, device))
 
 
@@ -67,7 +67,7 @@ class OpenSpace:
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> CandidateSet:
         """Draw up to ``count`` distinct candidates uniformly, without those of the ``excluded`` keys.
 
-        Fewer come back if draws repeat (in large spaces only): call again.
+        The result is smaller if draws repeat (in large spaces only): then call again.
         """
         if self.size <= ENUMERATE_LIMIT:
             drawn = rng.permutation(enumerate_all(self.sketch))
@@ -86,8 +86,8 @@ class OpenSpace:
         excluded: Set[bytes],
         least: int,
     ) -> CandidateSet:
-        """Draft candidates (:func:`policies.search.draft.draft`) without those of the ``excluded`` keys. At least
-        ``least`` come back if the draft has met so many. The default fitness is the analyzer's."""
+        """Draft candidates (:func:`policies.search.draft.draft`) without those of the ``excluded`` keys. The result has
+        at least ``least`` candidates if the draft has met so many. The default fitness is the analyzer's."""
         return draft(self.sketch, self.device, rng, settings, fitness, seeds, excluded, least)
 
     def anneal(
@@ -99,7 +99,7 @@ class OpenSpace:
         keep: int,
         excluded: Set[bytes],
     ) -> CandidateSet:
-        """The best ``keep`` candidates that annealing visits, less those of the ``excluded`` keys."""
+        """The best ``keep`` candidates that annealing visits, without those of the ``excluded`` keys."""
 
         def energy(states: Matrix) -> Floats:
             return evaluate(self.sketch, states, self.device, fitness).log_secs
@@ -117,7 +117,7 @@ class OpenSpace:
 
 
 class PoolSpace:
-    """The candidates of a pool; each has the methods of :class:`OpenSpace`."""
+    """The candidates of a pool, with the methods of :class:`OpenSpace`."""
 
     def __init__(self, pool: Pool, device: DeviceAbstraction) -> None:
         self.sketch = pool.sketch
@@ -142,7 +142,7 @@ class PoolSpace:
         return np.array([row for row, key in enumerate(self._pool.keys) if key not in excluded], dtype=np.intp)
 
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> CandidateSet:
-        """``count`` random rows that are not excluded; fewer only where fewer are left."""
+        """``count`` random rows that are not excluded; fewer only if fewer are left."""
         unseen = self._unseen(excluded)
         return evaluated(self._pool, self.device).take(rng.permutation(unseen)[:count])
 
@@ -179,7 +179,7 @@ class PoolSpace:
         keep: int,
         excluded: Set[bytes],
     ) -> CandidateSet:
-        """The best ``keep`` rows that annealing visits, less the excluded ones."""
+        """The best ``keep`` rows that annealing visits, without the excluded ones."""
         if not len(self._pool):
             return evaluated(self._pool, self.device)
         scored = self._scored(fitness)

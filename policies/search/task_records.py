@@ -49,7 +49,7 @@ class Proposal:
 
 
 def as_matrix(rows: Iterable[Sequence[int] | NDArray[np.int64]], width: int) -> Matrix:
-    """Decision vectors as a matrix, also where there are none or they are empty."""
+    """Decision vectors as a matrix, also if there are none or they are empty."""
     listed = list(rows)
     return np.array(listed, dtype=np.int64).reshape(len(listed), width)
 
@@ -73,7 +73,7 @@ class TaskRecords:
         self.order: list[tuple[int, bytes]] = []
 
     def key(self, sketch: int, decisions: tuple[int, ...]) -> bytes:
-        """ValueError where the candidate is not of this task."""
+        """Return the row key of a candidate. Raise ValueError if the candidate is not of this task."""
         if not 0 <= sketch < len(self.sketches):
             raise ValueError(f"there is no sketch {sketch} in this task")
         width = self.sketches[sketch].width
@@ -84,9 +84,9 @@ class TaskRecords:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def add(self, observations: Iterable[Observation]) -> list[Matrix]:
-        """Take in outcomes; the candidates of each sketch that were not measured before, in their order.
+        """Take in outcomes. Return the candidates of each sketch that were not measured before, in their order.
 
-        A candidate measured before only changes if it is now faster (a failure was mended), or its cost was revised.
+        A candidate measured before only changes if it is now faster (also after a failure), or its cost was revised.
         """
         fresh: list[list[tuple[int, ...]]] = [[] for _ in self.sketches]
         for outcome in observations:
@@ -105,7 +105,7 @@ class TaskRecords:
         return matrices
 
     def mark(self, candidates: Iterable[Proposal]) -> None:
-        """Candidates that are now under way."""
+        """Add candidates that are now pending."""
         for candidate in candidates:
             self._pending[candidate.sketch][self.key(candidate.sketch, candidate.decisions)] = None
 
@@ -123,7 +123,7 @@ class TaskRecords:
     # -- questions ------------------------------------------------------------------------------------------------
 
     def knows(self, candidate: Proposal) -> bool:
-        """Return true if a valid candidate was measured or is pending; ValueError if it does not belong to its
+        """Return true if a valid candidate was measured or is pending. Raise ValueError if it does not belong to its
         sketch."""
         key = self.key(candidate.sketch, candidate.decisions)
         sketch = self.sketches[candidate.sketch]
@@ -142,7 +142,7 @@ class TaskRecords:
         return from_keys(self._pending[sketch], self.sketches[sketch].width)
 
     def best_rows(self, sketch: int, count: int) -> Matrix | None:
-        """The fastest measured candidates, None where none succeeded."""
+        """The fastest measured candidates, at most ``count``; None if none succeeded."""
         good = sorted((cost, key) for key, cost in self.costs[sketch].items() if math.isfinite(cost))[:count]
         return from_keys((key for _, key in good), self.sketches[sketch].width) if good else None
 
@@ -153,7 +153,7 @@ class TaskRecords:
 
     @property
     def bests(self) -> Floats:
-        """Cost of the best of each sketch, infinite where none succeeded."""
+        """Cost of the best candidate of each sketch, infinite where none succeeded."""
         return np.array([min(costs.values(), default=math.inf) for costs in self.costs])
 
     @property
@@ -163,7 +163,7 @@ class TaskRecords:
 
     @property
     def pending(self) -> NDArray[np.int64]:
-        """Number of pending candidates of each sketch, those measured before not counted."""
+        """Number of pending candidates of each sketch, without those measured before."""
         return np.array(
             [len(pending.keys() - costs.keys()) for costs, pending in zip(self.costs, self._pending, strict=True)],
             dtype=np.int64,
@@ -176,5 +176,5 @@ class TaskRecords:
 
     @property
     def ordered_weights(self) -> Floats:
-        """Weights of them in training, in the same order."""
+        """Weight in training of every measured candidate of the task, in the order of first observation."""
         return np.array([self._weights[at][key] for at, key in self.order], dtype=np.float64)

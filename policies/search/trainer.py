@@ -3,11 +3,11 @@
 The *prior* is a model that was trained on other records before the first one of this run. It is used in one of these
 ways:
 
-- a network of the kind that the method trains is *fine-tuned*: each training goes on from the weights as they are;
+- a network of the kind that the method trains is *fine-tuned*: each training continues from the current weights;
 - or, with a momentum, it is the first siamese model of :mod:`policies.cost_models.moa`;
-- any other model is the global one of AutoTVM's equation 4, and the method's own the local one
+- any other model is the global model of AutoTVM's equation 4, and the method's own model is the local one
   (:mod:`policies.cost_models.global_local`);
-- an offline method uses it as it is.
+- an offline method uses it unchanged.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Training:
     from_analyzer: bool = False
     """True if the model starts from the analyzer's prediction."""
     momentum: float | None = None
-    """Momentum of its adaptation (:mod:`policies.cost_models.moa`); None: it is fine-tuned."""
+    """Momentum of the model's adaptation (:mod:`policies.cost_models.moa`); None: the model is fine-tuned."""
     offline: bool = False
-    """True if it is never trained on what this run measures, so that it has to be pre-trained."""
+    """True if the model is never trained on what this run measures, so that it has to be pre-trained."""
     of_each_task: bool = False
     """True if each task has a model of its own in a run, even if the features would let the tasks share one."""
     alone: bool = False
     """True if only the model's prediction counts as soon as there is a model. Otherwise it is averaged with the
-    calibrated analyzer, if the generator uses that. A model that starts from the analyzer contains its opinion."""
+    calibrated analyzer, if the generator uses that. A model that starts from the analyzer contains its prediction."""
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -51,8 +51,9 @@ class Training:
 
     @property
     def teaches(self) -> CostModelEntry | None:
-        """The model that is trained on other tasks' records for this one to start from: the method's own if it reads
-        only what all tasks share; None: ours (:func:`policies.cost_models.knowledge.general_prior`)."""
+        """The kind of model that is trained on other tasks' records, from which this one starts: the method's own if it
+        reads only views that all tasks share; None: fleet-tune's
+        (:func:`policies.cost_models.knowledge.general_prior`)."""
         return self.model if self.model.transfers else None
 
     @property
@@ -104,19 +105,20 @@ class Trainer:
         return self._prior if used_as_it_is else GlobalLocalModel(self._prior)
 
     def takes(self, model: CostModel) -> bool:
-        """Return true if this trainer can go on from a saved model."""
+        """Return true if this trainer can continue from a saved model."""
         training, network = self._training, model.network
         fits = network is not None and training.model.kind == network.KIND
         return training.learns_on and fits and training.saved_kind == model.KIND
 
     def resume(self, model: CostModel) -> None:
-        """Go on from a model that an earlier process trained and saved: it has seen no record yet."""
+        """Continue from a model that an earlier process trained and saved. It has seen no record yet."""
         self._model = model
         self._learned, self._numbers = {}, {}
 
     def train(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel | None:
-        """Train the model on all records, by task. A model that learns on stays the same object. ``training_sets``: at
-        least one record. The model of an offline method is the prior, None without one."""
+        """Train the model on all records, by task, and return it. A model that continues from its weights
+        (``learns_on``) stays the same object. ``training_sets``: at least one record. For an offline method, return
+        the prior, or None without one."""
         if self._training.offline:
             return self._prior
         if not self._training.learns_on:
@@ -138,9 +140,9 @@ class Trainer:
         return self._model
 
     def _first_model(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel:
-        """The model that the first training begins with."""
-        columns = [each.offset_column for each in training_sets.values()]
-        offset_column = None if None in columns else columns[0]
+        """Make the model that the first training begins with."""
+        columns = (each.offset_column for each in training_sets.values())
+        offset_column = next((each for each in columns if each is not None), None)
         training, prior = self._training, self._prior
         if prior is None:
             return training.make_model(seed, offset_column)
@@ -148,11 +150,12 @@ class Trainer:
         if own is not None:
             network = copied(own)
             return network if training.momentum is None else MomentumModel(network, True, training.momentum)
-        # The global model has the analyzer's say in it already.
+        # The global model already contains the analyzer's prediction.
         return GlobalLocalModel(prior, training.make_model(seed, None))
 
     def _network_of(self, prior: CostModel) -> NetworkModel | None:
-        """The prior as the network from whose weights the method's own model goes on; None if it is another model."""
+        """The network of the prior, if the method's own model continues from its weights; None if the prior is another
+        kind of model."""
         return prior.network if self._training.learns_on and self._training.model.kind == prior.KIND else None
 
 

@@ -61,8 +61,8 @@ class TrainingTable:
         self._analytic: list[Floats] = [np.empty(0)]
 
     def observe(self, observations: Iterable[Observation]) -> None:
-        """Take in outcomes; a candidate seen before only changes if it is now faster (a failure was mended), or its
-        cost was revised. ValueError for a candidate that is not of this task."""
+        """Take in outcomes. A candidate seen before only changes if it is now faster (also after a failure), or its
+        cost was revised. Raise ValueError for a candidate that is not of this task."""
         for at, matrix in enumerate(self.records.add(self._over_all_rows(observations))):
             if len(matrix):
                 drafted = evaluate(self.sketches[at], matrix, self.device)
@@ -70,9 +70,9 @@ class TrainingTable:
                 self._analytic.append(drafted.analytic_log_secs)
 
     def over_rows(self, candidates: Sequence[Observation | Proposal]) -> Floats:
-        """Return the times of candidates over all numbers of rows, relative to that of the most rows, which is
-        measured (:func:`policies.analysis.cpu.fewer_rows.time_over_rows`), ``(n,)``; 1 for what is no candidate of the
-        task."""
+        """Return the times of candidates over all numbers of rows, relative to the time for the most rows, which is
+        measured (:func:`policies.analysis.cpu.fewer_rows.time_over_rows`), ``(n,)``; 1 for decisions that are no
+        candidate of the task."""
         times = np.ones(len(candidates))
         for at, of_sketch in self._times_over_rows.items():
             width = self.sketches[at].width
@@ -84,7 +84,7 @@ class TrainingTable:
         return times
 
     def _over_all_rows(self, observations: Iterable[Observation]) -> Iterable[Observation]:
-        """Return outcomes with the costs over all numbers of rows, where only the most rows were measured."""
+        """Return the outcomes with their costs over all numbers of rows; only the most rows were measured."""
         if not self._times_over_rows:
             return observations
         outcomes = list(observations)
@@ -121,18 +121,19 @@ class TrainingTable:
 
     @property
     def analytic_log_secs(self) -> Floats:
-        """Log seconds of them by the analyzer, ``(n,)``, NaN where a sketch is not described."""
+        """The analyzer's log seconds of the measured candidates, ``(n,)``, NaN where a sketch is not described."""
         if len(self._analytic) > 1:
             self._analytic = [np.concatenate(self._analytic)]
         return self._analytic[0]
 
     @property
     def log_secs(self) -> Floats:
-        """Their log seconds ``(n,)``, all finite: failures count as slower than the slowest success."""
+        """Log seconds of the measured candidates, ``(n,)``, all finite: failures count as slower than the slowest
+        success."""
         return targets(self.records.ordered_costs)
 
     def training_set(self) -> TrainingSet:
-        """All of it, as a task of its own."""
+        """All records, as one task."""
         log_secs = self.log_secs
         groups = np.zeros(len(log_secs), dtype=np.int64)
         weights = self.records.ordered_weights

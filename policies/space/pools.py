@@ -1,4 +1,4 @@
-"""Pools: the candidates that a recorded dataset has of a sketch."""
+"""Pools: the candidates of a sketch that a recorded dataset has."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Pool:
-    """The candidates of one sketch that exist. ``matrix`` (n, d): distinct decision vectors, read-only.
+    """The candidates of one sketch that a dataset has. ``matrix`` (n, d): their distinct decision vectors, read-only.
 
-    A pool is made once and shared by many searches: results that were computed for its rows are kept. ValueError for
-    rows that repeat or that are no candidates of the sketch.
+    A pool is made once and shared by many searches, so it keeps results that were computed for its rows. Raise
+    ValueError if rows repeat or are not candidates of the sketch.
     """
 
     def __init__(self, sketch: Sketch, matrix: Matrix) -> None:
@@ -52,7 +52,8 @@ class Pool:
         return {key: row for row, key in enumerate(self.keys)}
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The result of ``compute`` for the rows, kept by ``key``: all searches that share the pool share it."""
+        """Return the result of ``compute``, which is called once for each ``key``. All searches that share the pool
+        share the result."""
         if key not in self._computed:
             self._computed[key] = compute()
         result: T = self._computed[key]
@@ -60,8 +61,8 @@ class Pool:
 
     @cached_property
     def neighbours(self) -> NDArray[np.int64]:
-        """The rows nearest to each row, shape ``(n, min(NEIGHBOURS, n - 1))``: those that differ in the fewest whole
-        decisions, and of these the ones at the least distance of log coordinates."""
+        """The rows nearest to each row, shape ``(n, min(NEIGHBOURS, n - 1))``, ordered by the number of whole decisions
+        that differ, then by the distance in log coordinates."""
         count = min(NEIGHBOURS, len(self) - 1)
         if count < 1:
             return np.empty((len(self), 0), dtype=np.int64)

@@ -3,9 +3,9 @@
 A decision matrix has the shape ``(n, d)``, dtype int64, one candidate a row, columns as laid out in
 :mod:`fleet_tune.base.sketch`. Nothing here loops over candidates in Python.
 
-A tile is drawn uniformly from all ordered factorisations of its extent whose innermost factor respects the limit: from
-a table where there are at most ``TABLE_LIMIT`` of them, else by drawing the exponents of its primes one part after
-the other with the exact conditional probabilities.
+A tile is drawn uniformly from all ordered factorisations of its extent whose innermost factor respects the limit. If
+there are at most ``TABLE_LIMIT`` of them, it is drawn from a table; else the exponents of its primes are drawn one part
+after the other, with the exact conditional probabilities.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def tile_count(extent: int, parts: int, innermost_limit: int) -> int:
 def tile_table(extent: int, parts: int, innermost_limit: int) -> Matrix:
     """All factorisations, shape ``(tile_count, parts)``, in lexicographic order of the parts from the innermost out.
 
-    The table is cached and read-only. Build it only where :func:`tile_count` is at most ``TABLE_LIMIT``.
+    The table is cached and read-only. Build it only if :func:`tile_count` is at most ``TABLE_LIMIT``.
     """
 
     def outer(rest: int, left: int) -> Matrix:
@@ -133,7 +133,7 @@ def _draw_large_tile(tile: Tile, count: int, rng: np.random.Generator) -> Matrix
 
 
 def draw_tile(tile: Tile, count: int, rng: np.random.Generator) -> Matrix:
-    """``count`` uniform factorisations of a tile, shape ``(count, parts)``; ValueError where none exists."""
+    """Draw ``count`` uniform factorisations of a tile, shape ``(count, parts)``. Raise ValueError if none exists."""
     _check_tile(tile)
     size = tile_count(tile.extent, tile.parts, tile.innermost_limit)
     if size > TABLE_LIMIT:
@@ -169,7 +169,8 @@ def sample(sketch: Sketch, count: int, rng: np.random.Generator) -> Matrix:
 
 
 def enumerate_all(sketch: Sketch, limit: int = 100_000) -> Matrix:
-    """Every candidate of a sketch, shape ``(space_size, d)``; ValueError where there are more than ``limit``."""
+    """Return every candidate of a sketch, shape ``(space_size, d)``. Raise ValueError if there are more than
+    ``limit``."""
     size = space_size(sketch)
     if size > limit:
         raise ValueError(f"the sketch has {size} candidates, more than {limit}")
@@ -213,7 +214,8 @@ def is_valid(sketch: Sketch, matrix: Matrix) -> NDArray[np.bool_]:
 
 
 def _move_prime(tile: Tile, block: Matrix, rng: np.random.Generator) -> Matrix:
-    """Move one prime factor of every row from a part to another; rows where the draw does not fit are re-drawn."""
+    """Move one prime factor of every row from one part to another. A row whose innermost part then exceeds its limit is
+    drawn anew."""
     count = len(block)
     primes = np.array(prime_factors(tile.extent), dtype=np.int64)[
         rng.integers(len(prime_factors(tile.extent)), size=count)
@@ -223,7 +225,7 @@ def _move_prime(tile: Tile, block: Matrix, rng: np.random.Generator) -> Matrix:
     rows = np.arange(count)
     moved = block.copy()
     fits = moved[rows, source] % primes == 0
-    # A draw that misses takes the prime from the first part that has it, which always exists.
+    # If the drawn part does not have the prime, the first part that has it gives it; there always is one.
     divisible = moved % primes[:, None] == 0
     source = np.where(fits, source, divisible.argmax(axis=1))
     target = np.where(source == target, (source + 1) % tile.parts, target)
@@ -302,8 +304,8 @@ def decision_ids(sketch: Sketch, matrix: Matrix) -> NDArray[np.int64]:
         if isinstance(decision, Location | Choice):
             ids[:, index] = block[:, 0]
         else:
-            # Factors are at most the extent, so positional notation to its base cannot collide; it may wrap around
-            # 64 bits for extents beyond 2**15 with four parts, where a collision only costs a little diversity.
+            # Factors are at most the extent, so positional notation to the base extent + 1 cannot collide. It may wrap
+            # around 64 bits for extents beyond 2**15 with four parts; a collision then only costs a little diversity.
             for part in range(decision.width):
                 ids[:, index] = ids[:, index] * (decision.extent + 1) + block[:, part]
     return ids

@@ -1,4 +1,4 @@
-"""Variants of a sketch whose blocks may stand at different places: each has a description of its own."""
+"""Variants of a sketch whose blocks can be computed at different places. Each variant has its own description."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Rows = NDArray[np.intp]
 
 
 def by_variant(sketch: Sketch, matrix: Matrix) -> Iterator[tuple[slice | Rows, Sketch]]:
-    """The rows of each variant with a sketch that it describes alone; all rows where there are no variants."""
+    """Yield the rows of each variant, and the sketch with this variant as its only description. Without variants, yield
+    all rows and the sketch itself."""
     if not len(matrix):
         return
     if not sketch.variants:
@@ -39,8 +40,8 @@ def chosen_variants(sketch: Sketch, matrix: Matrix) -> Rows:
 
 
 def with_few_places(sketch: Sketch, matrix: Matrix, most: int, rng: np.random.Generator) -> Matrix:
-    """Move the blocks of each candidate to the places of one of the first ``most`` candidates, drawn at random;
-    unchanged without variants."""
+    """Set the places of each candidate's blocks to those of one of the first ``most`` candidates, drawn at random.
+    Return ``matrix`` unchanged if the sketch has no variants, or if there are at most ``most`` candidates."""
     if not sketch.variants or len(matrix) <= most:
         return matrix
     columns = [at for each, at in zip(sketch.decisions, sketch.offsets, strict=True) if isinstance(each, Location)]
@@ -50,8 +51,8 @@ def with_few_places(sketch: Sketch, matrix: Matrix, most: int, rng: np.random.Ge
 
 
 def of_few_variants(sketch: Sketch, matrix: Matrix, most: int) -> Matrix:
-    """The candidates of the ``most`` variants that have the most of them, in their order; all where there are no
-    variants."""
+    """Return the candidates of the ``most`` variants with the most candidates, in their order; all candidates if the
+    sketch has no variants."""
     if not sketch.variants or not len(matrix):
         return matrix
     _, variants, counts = np.unique(chosen_variants(sketch, matrix), return_inverse=True, return_counts=True)

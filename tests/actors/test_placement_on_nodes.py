@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.ray_nodes import DEADLINE_SECS, Node, Run, free_address
 from tests.helpers.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 # One that shares the cores of the host that drives it, and one that answers from a dataset, on the head.
 FLEET = """

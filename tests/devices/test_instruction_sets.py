@@ -75,5 +75,17 @@ def test_what_a_target_needs_and_the_machine_lacks(tmp_path: Path) -> None:
     assert "avx512f" in missing_here(json.dumps({"kind": "cuda", "arch": "sm_90", "host": host}), root)
 
 
+def test_what_a_board_lacks(tmp_path: Path) -> None:
+    def missing(root: Path, cpu: str) -> tuple[str, ...]:
+        return missing_here(json.dumps({"kind": "llvm", "mcpu": cpu, "mtriple": "aarch64-linux-gnu"}), root)
+
+    a72 = machine(tmp_path, "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid")
+    assert missing(a72, "cortex-a72") == ()
+    assert missing(a72, "cortex-a78") == ("dotprod", "fullfp16", "lse", "rdm")
+    assert set(missing(a72, "neoverse-v1")) >= {"bf16", "dotprod", "i8mm", "sve"}
+    (a72 / "proc/cpuinfo").write_text("Features\t: fp asimd atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp\n")
+    assert missing(a72, "cortex-a78") == ()
+
+
 def test_this_machine_offers_what_its_own_code_needs() -> None:
     assert missing_here(resolve_target("native")) == ()

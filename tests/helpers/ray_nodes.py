@@ -24,7 +24,7 @@ from devices.host.children.parent import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
-DEADLINE_SECS = 180.0
+DEADLINE_SECS = 300.0
 BYTES = ("--object-store-memory", "100000000")
 LOOPBACK = ("--node-ip-address", "127.0.0.1")
 

@@ -1,1 +1,1 @@
-"""Inputs on which right kernels and wrong ones differ."""
+"""Inputs on which correct and wrong kernels give different results."""

@@ -1,20 +1,21 @@
-"""Inputs and tolerances with which the kernels of a workload are checked.
+"""Inputs for checking the kernels of a workload, and the properties that its tolerances follow from.
 
-On inputs as they are timed on (uniform floats) a wrong kernel can hide: of a sum of 4,096 terms in float16 the last one
-is less than the rounding. So the inputs of a check are drawn such that every term of a sum counts:
+On the inputs that kernels are timed on (uniform floats), a wrong kernel may not be noticed: in a sum of 4,096 terms in
+float16, one term is less than the rounding error. So the inputs of a check are drawn such that every term of a sum
+counts:
 
-- Where every term is a product of inputs (convolutions, matrix products, means), inputs are plus or minus one power of
-  two. Then all partial sums are whole multiples of one number, and small enough (six standard deviations of a random
-  walk) that no order of summation rounds: right kernels agree to the last bit, and a term that is missing or counts
-  twice is off by a multiple of that number. The powers bring the sums to about 1, where what follows them (GELU, tanh)
-  tells values apart. Long sums are thinned out by zeros to as many terms as the type can tell from one more
-  (:data:`EXACT_TERMS`).
-- Where terms are rounded (a sum of exponentials, a variance), most of them are made next to nothing, so that each of
-  the few others (:data:`ROUNDED_TERMS`) is a share of the sum that is well above the rounding errors of right kernels.
+- If every term is a product of inputs (convolutions, matrix products, means), inputs are plus or minus one power of
+  two. Then all partial sums are multiples of one number, and small enough (six standard deviations of a random walk)
+  that no order of summation rounds. So correct kernels agree to the last bit, and an error of one term, missing or
+  counted twice, changes the sum by a multiple of that number. The powers are chosen such that sums are about 1, where
+  functions of them (GELU, tanh) distinguish values. In long sums, many terms are zero: as many terms are left as the
+  type can distinguish from one more (:data:`EXACT_TERMS`).
+- If terms are rounded (a sum of exponentials, a variance), most of them are made negligible. Then each of the few
+  others (:data:`ROUNDED_TERMS`) is a share of the sum that is well above the rounding errors of correct kernels.
 
-So the tolerance follows from the type alone (:func:`devices.client.output_check.tolerance`), and the inputs from the
-length of the sums. Where few values of a reduced axis count, half of the values at its ends do: tiles end there, and
-mistakes are made there.
+So the tolerance follows from the type alone (:func:`devices.client.output_check.tolerance`), and the inputs follow from
+the length of the sums. If only few values along a reduced axis count, half of the values at the ends of the axis do,
+because tiles end there and mistakes are likely there.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ from devices.sketches.byte_operators import integer_dot
 from devices.sketches.half_operators import is_dot2, is_pair
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
-"""Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
-whole numbers of the type, and one more term must differ by more than the type's rounding."""
+"""Most non-zero terms of a sum that is not rounded, by the narrowest type. The type must represent all integers up to a
+few times the square root of this, and one term must change the sum by more than the type's rounding error."""
 ROUNDED_TERMS = {"float64": 1024, "float32": 512, "float16": 32, "bfloat16": 16}
-"""Terms of a rounded sum that count: one of them is several times :data:`devices.client.output_check.ROUNDED`."""
-# exp of it is negligible beside exp of values in [-1, 1), also after a scale of 1/4.
+"""Number of terms of a rounded sum that count. As a share of the sum, one of them is several times
+:data:`devices.client.output_check.ROUNDED`."""
+# exp(_FAR) is negligible compared with exp of values in [-1, 1), also if all are scaled by 1/4.
 _FAR = -32.0
-# Shorter axes of sums, and of maxima and minima, have no ends that are drawn apart.
+# Least extents of reduced axes whose ends are drawn separately: for sums, and for maxima and minima.
 _LONG, _SHORT = 64, 8
-# Bits of the integers that become floats: beside huge numbers, what is added to a float is lost.
+# Bits of integers that become floats: an addend would be lost next to a huge number.
 _SMALL_BITS, _PLAIN_BITS, _ALL_BITS = 3, 8, 64
 _PAIR_BITS = 23
 _PLAIN_FLOATS = 2.0
@@ -70,20 +72,20 @@ class _Grid:
     high: float
     low: float
     centred: bool
-    """True if they are as often negative as positive, so that their sums grow with the square root of their number."""
+    """True if the values are negative as often as positive, so that sums grow with the square root of the number of
+    terms."""
 
     def fits(self, dtype: str) -> bool:
         return self.high - self.low <= MANTISSA_BITS.get(dtype, 62)
 
 
 def plan_of(func: PrimFunc) -> CheckPlan:
-    """Return the plan for kernels that compute what ``func`` computes. ``func`` is unscheduled, its arguments are
-    buffers."""
+    """Return the plan for checking kernels of ``func``, an unscheduled function whose arguments are buffers."""
     return _Reading(func).plan()
 
 
 class _Reading:
-    """Analysis of an unscheduled function: which arguments every buffer follows from, and how."""
+    """Analysis of an unscheduled function: the arguments that every buffer depends on, and how."""
 
     def __init__(self, func: PrimFunc) -> None:
         self._program = ProgramReading(func)
@@ -135,8 +137,8 @@ class _Reading:
     # --- draws -------------------------------------------------------------------------------------------------------
 
     def _exact_draws(self, precision: str, sums: bool, most: int) -> tuple[InputDraw, ...] | None:
-        """Return inputs whose sums are not rounded; None if there are none. Integers that become floats are as large as
-        that allows, of at most ``most`` bits."""
+        """Return inputs with which no sum is rounded; None if there are none. Integers that become floats have as many
+        bits as this allows, at most ``most``."""
         integers = any(arg.dtype != "bool" and not arg.is_float for arg in self._args)
         for bits in range(most, _SMALL_BITS - 1, -1) if integers and sums else (most,):
             draws = self._draws(precision, sums, exact=True, bits=bits)
@@ -145,8 +147,8 @@ class _Reading:
         return None
 
     def _wide_draws(self, precision: str, sums: bool) -> tuple[InputDraw, ...] | None:
-        """Return inputs of as many digits as there can be without rounding a sum; None if there are none. A sum in a
-        narrower type than the program's rounds them."""
+        """Return the inputs with the most digits with which no sum is rounded; None if there are none. A kernel that
+        sums in a narrower type than the program rounds such inputs."""
         draws = self._exact_draws(precision, sums, _ALL_BITS)
         if draws is None:
             return None
@@ -157,7 +159,8 @@ class _Reading:
         return draws
 
     def _draws(self, precision: str, sums: bool, exact: bool, bits: int) -> tuple[InputDraw, ...]:
-        """Return the inputs of a check. ``bits``: of the magnitudes of integers that become floats."""
+        """Return the draws of all inputs. ``exact``: true for draws whose sums are not rounded; ``bits``: bits of the
+        magnitudes of integers that become floats."""
         terms, factors, far = self._sums_over()
         ends = self._reduced_axes()
         packed = self._packed()
@@ -178,7 +181,7 @@ class _Reading:
             elif at not in terms:
                 steps = _PLAIN_STEPS if exact and sums else 0
                 high, signed = _PLAIN_FLOATS, domain.values.low < 0
-                if domain.known and domain.values.high < 2 * high:  # the ends are doubled
+                if domain.known and domain.values.high < 2 * high:  # values at the ends are doubled
                     high = 2.0 ** (math.frexp(domain.values.high)[1] - 1)
                 draw = InputDraw(0.0, high, steps, ends=() if sums else long, signed=signed)
                 draws.append(replace(draw, selected=chosen))
@@ -197,8 +200,8 @@ class _Reading:
         return tuple(self._quantization.given(at, draw) for at, draw in enumerate(draws))
 
     def _packed(self) -> dict[int, int]:
-        """Return the bits of the numbers that are several numbers each, by argument: as numbers they are not summed. Of
-        two numbers of 16 bits the upper one is a byte, so that no sum is too large."""
+        """Return the bits to draw for integers that pack several numbers, by argument: they are not summed as integers.
+        If two 16-bit numbers are packed, the upper one is limited to a byte, so that no sum is too large."""
         packed: dict[int, int] = {}
         for call in (call for statement in self._statements for call in collected(statement.value, Call)):
             dot = integer_dot(call)
@@ -207,15 +210,15 @@ class _Reading:
         return packed
 
     def _rows(self) -> dict[int, SpecialRows]:
-        """Return the axes along which floats are summed, by argument."""
+        """Return the axes of each argument along which floats are summed."""
         terms, _, far = self._sums_over()
         ends = self._reduced_axes()
         axes = {at: tuple(sorted(ends.get(self._args[at].key, ()))) for at in terms if self._args[at].is_float}
         return {at: SpecialRows(along, at in far) for at, along in axes.items() if along}
 
     def _sums_over(self) -> tuple[dict[int, int], dict[int, int], set[int]]:
-        """Return, for every argument that sums are made of, the length of the longest sum and the number of arguments
-        that make one term; and the arguments in whose sums there are exponentials."""
+        """Return two maps for all arguments that are summed, to the length of the longest sum and to the largest number
+        of float arguments in a term; and the set of arguments in sums of exponentials."""
         terms: dict[int, int] = {}
         factors: dict[int, int] = {}
         far: set[int] = set()
@@ -234,8 +237,8 @@ class _Reading:
         return terms, factors, far
 
     def _reduced_axes(self) -> dict[int, set[int]]:
-        """Return, for every buffer, the axes that are reduced, directly or in what is computed from it element by
-        element."""
+        """Return, for every buffer, the axes that are reduced, either directly or in a buffer that is computed from it
+        element by element."""
         reduced: dict[int, set[int]] = {}
         for statement in reversed(self._statements):
             later = {
@@ -253,8 +256,8 @@ class _Reading:
     # --- exactness ---------------------------------------------------------------------------------------------------
 
     def _sums_are_exact(self, draws: tuple[InputDraw, ...], precision: str) -> bool:
-        """Return true if no sum is rounded, whatever its order: multiples and bounds are followed through all
-        statements."""
+        """Return true if no sum is rounded in any order of its terms. The grids of values (:class:`_Grid`) are tracked
+        through all statements."""
         grids: dict[int, _Grid | None] = {}
         for arg, draw in zip(self._args, draws, strict=True):
             key, dtype = arg.key, arg.numbers
@@ -268,7 +271,7 @@ class _Reading:
             grid = self._grid(statement.value, grids)
             is_float = statement.dtype in MANTISSA_BITS
             if statement.terms and self._degree(statement.value) > len(self._floats(self._sources(statement.value))):
-                grid = None  # squares of one number and its opposite: all terms would be the same
+                grid = None  # squares of a number or its opposite: all terms would be equal
             if statement.terms and grid is not None:
                 counted = min(statement.terms, EXACT_TERMS[precision] if is_float else statement.terms)
                 drift = min(statement.terms, 2 * counted)
@@ -284,7 +287,7 @@ class _Reading:
         return True
 
     def _grid(self, value: Any, grids: dict[int, _Grid | None]) -> _Grid | None:
-        """Return the grid of an expression; None where it has none."""
+        """Return the grid of an expression; None if it has none."""
         match value:
             case TensorLoad():
                 return grids.get(hash(value.source))
@@ -337,8 +340,8 @@ class _Reading:
         return [at for at in self._program.floats(sources) if at not in self._quantization.numbers]
 
     def _degree(self, value: Any) -> int:
-        """Return the number of arguments that an expression is a product of; 0 where it is no polynomial (or a
-        constant)."""
+        """Return the degree of an expression as a polynomial of the arguments; 0 for a constant, and if it is not a
+        polynomial."""
         match value:
             case TensorLoad():
                 return self._degrees.get(hash(value.source), 1)

@@ -1,7 +1,7 @@
 """The largest domain of each input on which a program is defined.
 
-Each argument starts with all values of its type. Where :class:`devices.builds.checks.value_ranges.RangeCheck` finds
-that something is not defined, the largest domain of those that lead there is made smaller, until all is.
+Each argument starts with all values of its type. While :class:`devices.builds.checks.value_ranges.RangeCheck` finds
+undefined behaviour, the largest of the domains that cause it is made smaller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from devices.builds.checks.value_ranges import Interval, RangeCheck, range_of_ty
 from devices.protocol import InputDraw
 
 LARGEST_EXPONENTS = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}
-# Powers of two that bound the magnitudes of floats: the integer types', and smaller ones.
+# Exponents of powers of two that bound the magnitudes of floats: the limits of integer types, and smaller ones.
 _POWERS = (100, 64, 63, 48, 32, 31, 24, 16, 15, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 _LEAST_BITS = 3
 
@@ -32,9 +32,10 @@ class Domain:
 
     values: Interval
     infinite: bool = False
-    """True if the infinities are among them."""
+    """True if the infinities are among the values."""
     known: bool = True
-    """False where no domain was found on which the program is defined beyond doubt: values are then small."""
+    """False if no domain was found on which the program is certainly defined. The values are then those of the smallest
+    option."""
 
 
 class InputDomains:
@@ -84,7 +85,7 @@ class InputDomains:
             return Domain(Interval(max(low, limits.low), min(high, limits.high), zero=zero))
 
         yield domain(limits.low, limits.high)
-        if bounds:  # as indices, from the end and from the beginning
+        if bounds:  # as indices: from the end and the beginning, or from the beginning only
             yield domain(-bounds[0], bounds[0] - 1)
             yield domain(0, bounds[0] - 1)
         elif amounts:
@@ -107,7 +108,7 @@ def _size(values: Interval) -> float:
 
 
 def _multiplies_up(statement: ProgramStatement) -> bool:
-    """Return true for a product of all values of an axis."""
+    """Return true for a product over all values along an axis."""
     return any(
         isinstance(each, TensorLoad) and hash(each.source) == statement.target
         for node in collected(statement.value, Mul)
@@ -116,9 +117,9 @@ def _multiplies_up(statement: ProgramStatement) -> bool:
 
 
 def integers_of(values: Interval, bits: int = 64) -> InputDraw:
-    """Return integers of a range, of so many bits."""
+    """Return the draw of integers in a range, limited to so many bits."""
     low, high = int(max(values.low, -(2**bits))), int(min(values.high, 2**bits - 1))
-    # Messages hold no larger whole numbers.
+    # Larger integers cannot be encoded in messages.
     return InputDraw(low, high + 1 if high + 1 < 2**64 else 2.0**64, zero=values.zero)
 
 
@@ -130,7 +131,8 @@ def _floats(dtype: str) -> Iterator[Domain]:
         if not low:
             yield Domain(Interval(0.0, math.inf), infinite=True)
         for power in (LARGEST_EXPONENTS[dtype] + 1, *_POWERS):
-            # Of (-1, 1), only 0 is an unsigned integer.
+            # (-1, 1) is skipped: a cast to an unsigned type would accept it, with 0 as the only result, before larger
+            # ranges without negative values are tried.
             if power <= LARGEST_EXPONENTS[dtype] + 1 and (power or not low):
                 high = _below(power, dtype)
                 yield Domain(Interval(low * high, high))

@@ -1,4 +1,4 @@
-"""An unscheduled function, read for its check: which arguments every buffer follows from."""
+"""An unscheduled function, read for its check: the arguments that every buffer depends on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from devices.builds.checks.program_statements import (
 from devices.sketches.half_operators import PAIRED, holding_pairs
 
 SMALL_INTEGERS = 8
-"""Integers below it are valid wherever nothing is known of them."""
+"""Integers below this are assumed to be valid if nothing is known about them."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Argument:
     shape: tuple[int, ...]
     dtype: str
     holds: str = ""
-    """Float type of the numbers of which each element holds a pair; empty for elements that are numbers."""
+    """Float type of the numbers that are packed in pairs into elements; empty if each element is one number."""
 
     @property
     def numbers(self) -> str:
-        """Type of its numbers."""
+        """Type of the numbers in the argument, packed or not."""
         return self.holds or self.dtype
 
     @property
@@ -45,7 +45,7 @@ class Argument:
 
 
 class ProgramReading:
-    """The statements of ``func``, which is unscheduled and has buffers as arguments."""
+    """The statements of ``func``, an unscheduled function whose arguments are buffers."""
 
     def __init__(self, func: PrimFunc) -> None:
         self.statements: list[ProgramStatement] = list(program_statements(func))
@@ -59,21 +59,21 @@ class ProgramReading:
             )
             for arg in func.params
         ]
-        # The arguments that each buffer follows from.
+        # The arguments that each buffer depends on.
         self._follows: dict[int, frozenset[int]] = {arg.key: frozenset([at]) for at, arg in enumerate(self.args)}
         for statement in self.statements:
             before = self._follows.get(statement.target, frozenset())
             self._follows[statement.target] = before | self.sources(statement.value)
 
     def sources(self, value: Any) -> frozenset[int]:
-        """Return the arguments that an expression follows from."""
+        """Return the arguments that an expression depends on."""
         return frozenset(at for key in loaded_buffers(value) for at in self._follows.get(key, ()))
 
     def floats(self, sources: frozenset[int]) -> list[int]:
         return [at for at in sources if self.args[at].is_float]
 
     def index_bounds(self, at: int) -> Iterator[int]:
-        """Yield the extents that the values of argument ``at`` index."""
+        """Yield the extents of the axes that are indexed by values of argument ``at``."""
         for statement in self.statements:
             for buffer, indices in [*accesses_of(statement.value), (None, statement.indices)]:
                 for axis, index in enumerate(indices):
@@ -84,8 +84,8 @@ class ProgramReading:
                     yield extent if self.is_as_given(index) else min(extent, SMALL_INTEGERS)
 
     def is_as_given(self, index: Any) -> bool:
-        """Return true if an expression is an argument's value, or that value clamped to bounds. False for others: ``i +
-        2`` may be out of bounds."""
+        """Return true if an expression is an argument's value, possibly cast, clamped, or with negative indices counted
+        from the end. False for others: ``i + 2`` may be out of bounds."""
         match index:
             case TensorLoad():
                 made = [s.value for s in self.statements if s.target == hash(index.source)]
@@ -94,14 +94,14 @@ class ProgramReading:
                 return self.is_as_given(index.value)
             case Max() | Min():
                 return self.is_as_given(index.a) or self.is_as_given(index.b)
-            case Select():  # i + extent where i is negative
+            case Select():  # i + extent for a negative i
                 return self.is_as_given(index.true_value) or self.is_as_given(index.false_value)
             case Call() if getattr(index.op, "name", "").endswith("if_then_else"):
                 return self.is_as_given(index.args[1]) or self.is_as_given(index.args[2])
         return False
 
     def inlined(self, load: Any) -> Any:
-        """Return the expression that made the value which is loaded; the load itself where that is no single one."""
+        """Return the expression that computes a loaded value; the load itself if there is no single such expression."""
         made = [s for s in self.statements if s.target == hash(load.source)]
         if len(made) != 1 or made[0].points > 1 or not all(isinstance(index, Var) for index in made[0].indices):
             return load

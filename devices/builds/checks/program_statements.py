@@ -1,4 +1,4 @@
-"""Statements of an unscheduled program, and what their expressions contain."""
+"""Statements of an unscheduled program, and queries on their expressions."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class ProgramStatement:
     target: int
     dtype: str
     value: Any
-    """None where it is not known."""
+    """The assigned value, or the term that is summed (or compared). None if it is not known."""
     indices: tuple[Any, ...]
     axes: frozenset[str]
     """Names of the reduction axes."""
     points: int
-    """Values of the reduction axes; 1 where nothing is reduced."""
+    """Number of reduced points for each element: product of the extents of the reduction axes; 1 without a
+    reduction."""
     terms: int
     """Largest number of terms of the sum; 0 for no sum."""
     selects: bool
-    """True for the largest or smallest of the values that it reads."""
+    """True for a maximum or minimum over values."""
 
 
 def program_statements(func: PrimFunc) -> Iterator[ProgramStatement]:
@@ -55,7 +56,7 @@ def program_statements(func: PrimFunc) -> Iterator[ProgramStatement]:
             value = bound.get(str(store.value.name), store.value) if isinstance(store.value, Var) else store.value
             term = _term(store, value)
             is_sum = term is not None and isinstance(value, Add)
-            # A running sum has no axis of its own.
+            # A running sum has no reduction axis.
             length = points if over else math.prod(int(extent) for extent in store.buffer.shape)
             length *= 2 if term is not None and is_dot2(term) else 1
             yield ProgramStatement(
@@ -71,7 +72,7 @@ def program_statements(func: PrimFunc) -> Iterator[ProgramStatement]:
 
 
 def _term(store: Any, value: Any) -> Any:
-    """Return the value that is added to (or compared with) the stored buffer; None where nothing is."""
+    """Return the value that is added to (or compared with) the stored buffer; None if nothing is."""
     if isinstance(value, Add | Max | Min):
         for own, other in ((value.a, value.b), (value.b, value.a)):
             if isinstance(own, TensorLoad) and own.source.same_as(store.buffer):
@@ -112,7 +113,7 @@ def variables_of(value: Any) -> list[Any]:
 
 
 def shifts_of(value: Any) -> Iterator[Any]:
-    """Yield the numbers of bits by which an expression shifts."""
+    """Yield the amounts of all shifts in an expression."""
     yield from (node.b for node in collected(value, LShift, RShift))
     yield from (call.args[1] for name in ("shift_left", "shift_right") for call in calls_of(value, name))
 
@@ -128,7 +129,7 @@ def cast_types(value: Any) -> Iterator[str]:
 
 
 def makes_integers(value: Any) -> bool:
-    """Return true if an expression makes integers of floats."""
+    """Return true if an expression casts a float to an integer."""
     casts = collected(value, Cast)
     return any(dtype_of(c).startswith(("int", "uint")) and dtype_of(c.value) in MANTISSA_BITS for c in casts)
 

@@ -1,13 +1,13 @@
-"""Scales and zero points among the arguments of a kernel, as its check draws them.
+"""Draws of the scales and zero points among the arguments of a kernel, for its check.
 
-Drawn as other floats are, they would make nearly every result the least or the greatest byte, and a value that is wrong
-in between would not show. So they are drawn such that the results take the levels of a byte:
+If they were drawn like other floats, nearly every result would be the least or the greatest byte, and a wrong
+intermediate value would not show. So they are drawn such that results spread over the levels of a byte:
 
     dequantize   (u - zero) * scale                      values in [-4, 4), where exponentials and erf tell values apart
     quantize     clip(round(x * inverse) + zero)         steps of a 32nd
     requantize   clip(round(sum * factor + offset))      the standard deviation of the sum is some 50 steps
 
-Scales are powers of two, so that they round nothing.
+Scales are powers of two, so that multiplication by them rounds nothing.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _SCALE = 2.0**-5
 _DEVIATION = 2.0**13.4
 """Standard deviation of the product of an unsigned and a signed byte, both uniform."""
 _STEPS = 4
-"""Magnitudes of the factors of channels: products with sums of 22 bits are exact."""
+"""Number of distinct magnitudes of channel factors. With so few, products with sums of 22 bits are exact."""
 
 
 @dataclass(frozen=True)
 class QuantizationDraws:
-    """The arguments that are scales, zero points or factors of channels, with their draws."""
+    """The arguments that are scales, zero points or channel factors, with their draws."""
 
     numbers: dict[int, InputDraw]
-    """Scales and zero points, by argument: of one element, and always the same."""
+    """Draws of scales and zero points, by argument. Each has one element, which always has the same value."""
     factors: dict[int, InputDraw]
-    """Factors of channels."""
+    """Draws of channel factors, by argument."""
     dequantized: frozenset[int]
-    """Arguments of bytes that become floats: all their values are small then."""
+    """Arguments of bytes that are converted to floats, which are then all small."""
     steps: tuple[float, ...]
-    """Steps of the results that are rounded."""
+    """Step sizes of the results that are rounded."""
 
     def given(self, at: int, draw: InputDraw) -> InputDraw:
-        """Return the draw of an argument, ``draw`` where it is none of these."""
+        """Return the draw of an argument: ``draw``, if the argument is none of these."""
         return self.numbers.get(at) or self.factors.get(at) or draw
 
 
 def quantization_draws(program: ProgramReading) -> QuantizationDraws:
-    """Return the draws of the scales and zero points of a program."""
+    """Return the draws of the scales, zero points and channel factors of a program."""
     numbers: dict[int, InputDraw] = {}
     factors: dict[int, InputDraw] = {}
     dequantized: set[int] = set()
@@ -93,7 +93,7 @@ def _always(number: float) -> InputDraw:
 
 
 class _Arguments:
-    """Finds the arguments that the expressions of a program load."""
+    """Finds the arguments that expressions of a program load from."""
 
     def __init__(self, program: ProgramReading) -> None:
         self._program = program
@@ -108,12 +108,13 @@ class _Arguments:
         return at if at is not None and self._program.args[at].is_float else None
 
     def number(self, value: Any) -> int | None:
-        """Return the argument that an expression loads, where it is one float."""
+        """Return the argument that an expression loads from, if the argument is a single float; else None."""
         at = self.float_argument(value)
         return at if at is not None and math.prod(self._program.args[at].shape) == 1 else None
 
     def terms(self, buffers: Collection[int]) -> int:
-        """Return the products of bytes in each sum that the buffers hold."""
+        """Return the largest number of products of bytes in a sum that the buffers hold, directly or through other
+        buffers."""
         most, seen, left = 1, set[int](), list(buffers)
         while left:
             for statement in self._made.get(left.pop(), ()):

@@ -1,8 +1,8 @@
-"""Programs whose kernels agree to the last bit.
+"""Recognition of programs whose correct kernels agree to the last bit.
 
-Every operation of IEEE 754 has one right result. Kernels differ only where a sum is taken in another order, where a
-product and a sum become one instruction that rounds once, where a function is approximated, and where a chain of
-operations in a 16-bit type is worked out in float32.
+Every operation of IEEE 754 has one correct result. Correct kernels can differ only if a sum is computed in another
+order, if a product and a sum become one instruction that rounds once, if a function is approximated, or if a chain of
+operations in a 16-bit type is computed in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from devices.builds.checks.program_reading import ProgramReading
 from devices.builds.checks.program_statements import MANTISSA_BITS, call_name, dtype_of
 
 _HALVES = ("float16", "bfloat16")
-# Of floats; the result is the only right one.
+# Functions of floats with only one correct result.
 _EXACT_CALLS = {
     "clamped",
     "floor",
@@ -35,13 +35,14 @@ _EXACT_CALLS = {
 
 
 def is_reproducible(program: ProgramReading, exact_sums: bool = False) -> bool:
-    """Return true if all right kernels of ``program`` give the same bits (NaN has many). ``exact_sums``: on inputs on
-    which no sum is rounded."""
+    """Return true if all correct kernels of ``program`` give the same bits, except that a NaN may have different bits.
+    ``exact_sums``: true for inputs on which no sum is rounded."""
     return _Reproducibility(program, exact_sums).holds()
 
 
 def compares_zeros(program: ProgramReading) -> bool:
-    """Return true if also the sign of each zero is the same. The largest of 0 and -0 is either."""
+    """Return true if correct kernels also agree on the sign of each zero. A maximum or minimum of 0 and -0 may be
+    either of them."""
     return not any(s.points > 1 and s.dtype in MANTISSA_BITS for s in program.statements)
 
 
@@ -50,13 +51,13 @@ class _Reproducibility:
         self._program = program
         self._exact_sums = exact_sums
         self._products: set[int] = set()  # buffers whose values may be products
-        self._roundings: dict[int, int] = {}  # to 16 bits, of each buffer's values, one after the other
+        self._roundings: dict[int, int] = {}  # of each buffer's values: consecutive roundings to 16 bits
 
     def holds(self) -> bool:
         for statement in self._program.statements:
             target, value = statement.target, statement.value
             summed = statement.terms > 0 and statement.dtype in MANTISSA_BITS
-            if summed and self._exact_sums:  # whatever its terms are: nothing was rounded so far
+            if summed and self._exact_sums:  # with any terms: nothing was rounded so far
                 continue
             if summed or not self._operations_are_exact(value, target):
                 return False
@@ -81,7 +82,7 @@ class _Reproducibility:
             if isinstance(node, Add | Sub | Mul | Div) and any(
                 isinstance(each, TensorLoad) and hash(each.source) == target for each in (node.a, node.b)
             ):
-                found = False  # a product or sum of many, in any order
+                found = False  # a product or sum over many iterations, in any order
 
         kinds = (Add, Sub, Mul, Div, FloorDiv, FloorMod, Mod, Call)
         structural_walk(value, [(kind, look) for kind in kinds])
@@ -104,7 +105,7 @@ class _Reproducibility:
         return False
 
     def _depth(self, value: Any) -> int:
-        """Return the number of roundings to 16 bits, one after the other."""
+        """Return the largest number of consecutive roundings to 16 bits in a value."""
         match value:
             case TensorLoad():
                 return self._roundings.get(hash(value.source), 0)

@@ -1,14 +1,14 @@
 """Special values among the inputs of a check: NaN, infinities, zeros of both signs, subnormal, large and tiny numbers,
 halves.
 
-They are inputs of a second run. A NaN or an infinity takes with it all that is computed from it, so they are few: about
-an eighth of the outputs follows from one.
+They are inputs of a second run. All outputs that are computed from a NaN or an infinity are lost for the check, so
+there are few of them: about an eighth of the outputs depends on one.
 
 - NaN is left out where it becomes an integer, and where the place of a maximum depends on it.
-- Numbers of all magnitudes are left out where they are summed: the order of a sum decides whether it overflows. They
-  are left out too where a rounded value follows from several operations: it may be rounded up or down then. Where a
-  product is added to something, they are only as large as keeps it finite: one instruction for both does not overflow
-  between them.
+- Numbers of all magnitudes are left out if they are summed, because the order of a sum decides whether it overflows.
+  They are left out too if a value that is rounded to an integer results from several operations, because it may then be
+  rounded up or down. If a product is added to another value, they are limited such that the product stays finite: a
+  fused instruction does not overflow between product and sum, and two instructions would.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from devices.builds.checks.program_statements import (
 from devices.builds.checks.quantization_draws import QuantizationDraws
 from devices.protocol import InputDraw, SpecialDraw, SpecialRows
 
-# One special value poisons the outputs that follow from it: about this share of them all.
+# Share of all outputs that special values may reach, because all outputs that depend on one become special.
 _SHARE = 1 / 8
 _MOST_SCALES = 4
 _ROUNDING = ("floor", "ceil", "trunc", "round", "nearbyint")
@@ -49,12 +49,20 @@ def special_draws(
     degree: int,
     quantization: QuantizationDraws,
 ) -> tuple[SpecialDraw, ...]:
-    """Return the inputs of the second run, by argument; none where they were those of the first, ``draws``. ``wide``:
-    draws with the largest integers, and with floats of the most digits. ``rows``: the axes, by argument, along which
-    what is rounded is summed: the largest exponent is subtracted before, and only if it is huge that makes a
-    difference, and a small number added to a variance only if that is small. ``degree``: number of floats that a value
-    is the product of, at most. ``quantization``: of which scales and zero
-    points stay as they are, since all results follow from them."""
+    """Return the inputs of the second run, by argument; empty if they equal the inputs of the first run.
+
+    Args:
+        program: the program.
+        domains: the domain of each argument.
+        draws: inputs of the first run.
+        wide: draws with the largest integers, and with floats of the most digits.
+        rows: axes of arguments along which rounded terms are summed. Some rows are special as a whole, because mistakes
+            show only there: a softmax that does not subtract the maximum fails only for huge values, and a small number
+            that is added to a variance matters only if the variance is small.
+        reproducible: true if correct kernels agree to the last bit.
+        degree: largest number of floats that a value is a product of.
+        quantization: draws of scales and zero points, which stay as they are, since all results depend on them.
+    """
     sums = any(s.points > 1 and s.dtype in MANTISSA_BITS and not _selects(s) for s in program.statements)
     everywhere = not sums and (reproducible or not any(_rounds(s.value) for s in program.statements))
     written = {statement.target for statement in program.statements}
@@ -93,13 +101,15 @@ def special_draws(
 
 
 def _limit(dtype: str, domain: Domain, factors: int) -> float:
-    """Return the largest number of a domain of which so many, and constants, can be multiplied. 0: none are."""
+    """Return the largest magnitude such that a product of ``factors`` numbers (constants count as one factor) stays
+    finite, at most the largest value of the domain. With ``factors`` 0, there is no limit but the domain's."""
     high = domain.values.high
     return min(high, 2.0 ** (LARGEST_EXPONENTS[dtype] // factors)) if factors else high
 
 
 def _scales(value: Any) -> Iterator[float]:
-    """Yield the numbers by which floats are multiplied or divided: what makes halves of them is a multiple of one."""
+    """Yield the numbers whose multiples become whole or half numbers when floats are multiplied or divided by a
+    constant."""
     for node in collected(value, Mul, Div):
         for constant in (node.a, node.b):
             if isinstance(constant, FloatImm) and 2.0**-20 < abs(constant.value) < 2.0**20:
@@ -107,7 +117,7 @@ def _scales(value: Any) -> Iterator[float]:
 
 
 def _reach(program: ProgramReading, at: int) -> int:
-    """Return the largest number of values of an argument that one value is made of."""
+    """Return the largest number of values of an argument that one computed value depends on."""
     return max((max(s.points, s.terms) for s in program.statements if at in program.sources(s.value)), default=1)
 
 
@@ -116,8 +126,9 @@ def _selects(statement: ProgramStatement) -> bool:
 
 
 def _keeps_nan(program: ProgramReading, at: int) -> bool:
-    """Return true if the result does not depend on the place of a NaN. Maxima and minima keep it
-    (:mod:`devices.builds.passes.extremes`); the search for the place of one may not."""
+    """Return true if the result does not depend on the position of a NaN in an argument. Maxima and minima keep NaN
+    (:mod:`devices.builds.passes.extremes`); other reductions, such as the search for the position of a maximum, may
+    not."""
     return all(
         s.points == 1
         or s.terms

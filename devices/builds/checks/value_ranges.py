@@ -1,8 +1,8 @@
-"""Ranges of the values that a program computes, and the places where they would leave what is defined.
+"""Ranges of the values that a program computes, and the inputs that would cause undefined behaviour.
 
-An index lies in its tensor, a divisor is not zero, a shift is less than the bits of its type, a sum of 32-bit integers
-does not overflow, a float becomes an integer only where the integer's type has it. Everything else is defined, and
-kernels of one program agree on it.
+A program is defined if every index is in bounds, no divisor is zero, every shift is less than the number of bits of its
+type, no sum of integers of 32 bits or more overflows, and every float that is cast to an integer is in the range of the
+integer's type. Everything else is defined, and all kernels of a program agree on it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _MONOTONE: dict[str, Callable[[float], float]] = {
     "sqrt": math.sqrt,
 }
 _BOUNDED = {"tanh": (-1.0, 1.0), "erf": (-1.0, 1.0), "sin": (-1.0, 1.0), "cos": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}
-# Loop variables are not followed: they are less than this.
+# Loop variables are not tracked: they are assumed to be less than this.
 _LOOP = 2**20
-# Narrower integers wrap in every kernel; a sum that overflows these is undefined in LLVM.
+# Narrower integers wrap around in every kernel. Overflow of integers with this many bits or more is undefined in LLVM.
 _WRAPS_BELOW = 32
 
 
@@ -74,7 +74,7 @@ class Interval:
     nan: bool = False
     """True if NaN is among them."""
     zero: bool = True
-    """False if 0 is not among them though it lies between."""
+    """False if 0 is not among the values, even if it is between ``low`` and ``high``."""
 
     def union(self, other: Interval | None) -> Interval:
         if other is None:
@@ -104,16 +104,16 @@ def range_of_type(dtype: str) -> Interval:
 
 
 class RangeCheck:
-    """A check of the ranges of ``program``, for given ranges of its arguments."""
+    """Checks ``program`` for undefined behaviour, given ranges of its arguments."""
 
     def __init__(self, program: ProgramReading) -> None:
         self._program = program
         self._buffers: dict[int, Interval] = {}
-        self._narrowed: list[tuple[Any, Interval]] = []  # loads whose value a condition bounds
+        self._narrowed: list[tuple[Any, Interval]] = []  # loads whose value the current condition bounds
         self._faults: set[int] = set()
 
     def faults(self, given: Sequence[Interval]) -> set[int]:
-        """Return the arguments whose ranges lead somewhere to what is not defined."""
+        """Return the arguments whose ranges lead to undefined behaviour anywhere in the program."""
         program = self._program
         self._buffers = {arg.key: values for arg, values in zip(program.args, given, strict=True)}
         self._faults = set()
@@ -140,7 +140,8 @@ class RangeCheck:
         self._faults |= self._program.sources(value)
 
     def _of(self, value: Any) -> Interval | None:
-        """Return the range of an expression; None for what a statement reads of its own target."""
+        """Return the range of an expression; None for a load from the statement's own target, whose range is not known
+        yet."""
         match value:
             case IntImm() | FloatImm():
                 number: float = value.value
@@ -207,7 +208,8 @@ class RangeCheck:
         return first.union(second) if first is not None else second
 
     def _truth(self, condition: Any) -> Any:
-        """Return the comparison that a condition is: it may have been stored as a tensor, and be compared with 0."""
+        """Return the comparison behind a condition. The comparison may have been stored in a tensor whose element is
+        compared with 0."""
         match condition:
             case LT() if isinstance(condition.a, IntImm) and int(condition.a.value) == 0:
                 inner = condition.b
@@ -222,7 +224,8 @@ class RangeCheck:
         return self._program.inlined(inner) if isinstance(inner, TensorLoad) else inner
 
     def _under(self, condition: Any, value: Any, holds: bool) -> Interval | None:
-        """Return the range of a value where a comparison of a load with a constant holds, or does not."""
+        """Return the range of a value if a condition is true (``holds``) or false; None if it never is. Only a
+        comparison of a load with a constant narrows the range."""
         bounded = None
         compares = isinstance(condition, LT | GE) and isinstance(condition.a, TensorLoad)
         if compares and isinstance(condition.b, IntImm):
@@ -291,7 +294,7 @@ class RangeCheck:
                 return a if b is None else b
             choose = max if isinstance(value, Max) else min
             return Interval(choose(a.low, b.low), choose(a.high, b.high), a.nan or b.nan)
-        if a is None or b is None:  # a sequence that grows, of unknown length
+        if a is None or b is None:  # a recurrence of unknown length
             self._blame(value)
             return range_of_type(dtype)
         if dtype in MANTISSA_BITS:
@@ -317,7 +320,7 @@ class RangeCheck:
         return Interval(0 if (b.low >= 0 if floors else a.low >= 0) else -most, most)
 
     def _in_type(self, values: Interval, dtype: str, source: Any) -> Interval:
-        """Return a range of integers as their type has it."""
+        """Return a range of integers, limited to their type. An overflow of a wide type is noted as a fault."""
         limits = range_of_type(dtype)
         if dtype in MANTISSA_BITS or values.within(limits.low, limits.high):
             return values

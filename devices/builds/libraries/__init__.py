@@ -1,4 +1,4 @@
-"""Libraries whose kernels candidates may call."""
+"""Libraries whose kernels a candidate may call."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from devices.builds.libraries import onednn
 from devices.sketches.rules.library import uses_library
 
 FILES = (onednn.SHARED_LIBRARY, onednn.LICENCES)
-"""Names of all files that may go along with a network."""
+"""Names of all library files that may be published with a network."""
 
 
 def libraries_of(target: str) -> tuple[onednn.OneDnn, ...]:
     """Return the libraries that kernels for a canonical target may call. Raises
-    :class:`~devices.builds.libraries.onednn.LibraryMissingError` where one is not installed."""
+    :class:`~devices.builds.libraries.onednn.LibraryMissingError` if one of them is not installed."""
     return (onednn.installed(),) if onednn.ONEDNN in json.loads(target).get("libs", []) else ()
 
 
@@ -27,8 +27,8 @@ def load(files: Mapping[str, Path]) -> None:
 
 
 def load_installed(name: str) -> str:
-    """Load a library into this process, for kernels that are loaded later. Return what is wrong and the next step;
-    empty if nothing is."""
+    """Load an installed library into this process, for kernels that are loaded later. Return an error text with the
+    next step, or an empty text on success."""
     try:
         if name != onednn.ONEDNN:
             raise onednn.LibraryMissingError(f"unknown library {name!r}", "install the same version of fleet-tune")
@@ -39,5 +39,5 @@ def load_installed(name: str) -> str:
 
 
 def called_by(target: str, traces: Iterable[str | None]) -> tuple[onednn.OneDnn, ...]:
-    """Return the libraries that kernels with these traces call, as :func:`libraries_of`."""
+    """Return the libraries of a target (see :func:`libraries_of`) if any of the traces calls a library, else none."""
     return libraries_of(target) if any(uses_library(trace) for trace in traces if trace) else ()

@@ -1,8 +1,8 @@
-"""oneDNN: where its package is installed, what kernels that call it are linked with, and its licence.
+"""oneDNN: its installed package, the linker inputs of kernels that call it, and its licence.
 
-The kernels call the functions of ``onednn.c``, which is compiled here, by this machine's compiler. Whoever loads such
-kernels loads oneDNN's shared library before (:func:`load`): the system's loader then finds it by its name, wherever its
-file is. Other programs than ours find it beside the file that needs it.
+The kernels call functions of ``onednn.c``, which this machine's C compiler compiles. A process of ours loads oneDNN's
+shared library (:func:`load`) before it loads such kernels. The system's loader then finds the library by its name,
+independent of its path. Other programs find it beside the file that needs it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from devices.host.owned_folder import owned_folder
 from fleet_tune.base.errors import UserError
 
 ONEDNN = "onednn"
-"""Its name as an option, and among a target's ``libs``."""
+"""Name of oneDNN as an option, and in a target's ``libs``."""
 SHARED_LIBRARY = "libdnnl.so.3"
 LICENCES = "libdnnl.licences.txt"
-"""File with its licence, and those of what is part of it, beside a network that needs it."""
+"""File with the licences of oneDNN and of its third-party parts, published with a network that needs it."""
 _PREFIX = b"fleet_tune_onednn_"
 _PACKAGE, _HEADERS = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
 _SOURCE = Path(__file__).with_name("onednn.c")
@@ -35,7 +35,7 @@ _COMPILE_SECS = 60.0
 
 
 class LibraryMissingError(UserError):
-    """oneDNN's package, or what it needs, is not installed."""
+    """oneDNN's package, or something that it needs, is not installed."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,19 @@ class OneDnn:
 
     @property
     def description(self) -> dict[str, str]:
-        """Name, version and licence, as the manifest of a network has them."""
+        """Name, version and licence, in the form of a network's manifest."""
         return {"name": "oneDNN", "package": f"{_PACKAGE} {self.version}", "licence": "Apache-2.0"}
 
     def files(self) -> dict[str, bytes]:
-        """Return the files that go along with a network that calls it: its shared library, and its licences."""
+        """Return the files that are published with a network that calls oneDNN, by name: the shared library and the
+        licences."""
         texts = b"\n".join(each.read_bytes() for each in self.licences)
         return {SHARED_LIBRARY: self.shared_library.read_bytes(), LICENCES: texts}
 
 
 @cache
 def installed() -> OneDnn:
-    """Return the installed package. Raises :class:`LibraryMissingError` where it, its headers or a C compiler is
+    """Return the installed package. Raises :class:`LibraryMissingError` if it, its headers or a C compiler is
     missing."""
     library, header = _file(_PACKAGE, SHARED_LIBRARY), _file(_HEADERS, "dnnl.h")
     _compiler()
@@ -81,7 +82,7 @@ def load(shared_library: Path) -> None:
 
 
 def load_installed() -> None:
-    """Load the installed oneDNN as :func:`load`; neither its headers nor a compiler are needed."""
+    """Load the installed oneDNN (see :func:`load`). Needs neither its headers nor a compiler."""
     load(_file(_PACKAGE, SHARED_LIBRARY))
 
 
@@ -91,7 +92,7 @@ def calls_onednn(object_file: Path) -> bool:
 
 
 def link_inputs(folder: Path) -> Sequence[str]:
-    """Return what a linker needs beside object files that call oneDNN. Files that are made for it are written into
+    """Return the additional linker inputs for object files that call oneDNN. Generated files are written into
     ``folder``. Raises :class:`LibraryMissingError`."""
     library = installed()
     compiled = folder / "onednn.o"

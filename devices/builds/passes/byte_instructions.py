@@ -1,6 +1,6 @@
 """The instructions that compute the operators of :mod:`devices.sketches.byte_operators`.
 
-``c + dot(a, b)`` of one lane of 32 bits, by what a processor has:
+Fast instructions of processors for ``c + dot(a, b)``, for each lane of 32 bits:
 
 ========================  ===========  ==================================================================
 processor                 operator     instructions
@@ -12,11 +12,11 @@ AVX2 and AVX-512BW        INT16_DOT2   ``vpmaddwd``, ``vpaddd``: two for two pro
 CUDA from sm_61 on        SIGNED_DOT4  ``__dp4a``: one
 ========================  ===========  ==================================================================
 
-Tensor cores multiply tiles of signed bytes, without an operator of ours: see
+Tensor cores multiply tiles of signed bytes without these operators: see
 :mod:`devices.networks.graph.low_precision.byte_forms`.
 
-Every other pair of processor and operator has a longer sequence or is computed number by number; the result is the
-same.
+For every other pair of processor and operator, a longer sequence of instructions is used, or the products are computed
+one by one. The result is the same.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _FIRST_BYTE_TENSOR_CORES = 72
 
 
 def fast_integer_dot(target: Target) -> IntegerDot | None:
-    """Return the operator for whole numbers that ``target`` computes in fewer instructions than the same products of
-    float32; None where it has none."""
+    """Return the integer operator that ``target`` computes in fewer instructions than the same products in float32;
+    None if there is none."""
     if target.kind.name == "cuda":
         return SIGNED_DOT4 if _has_dp4a(target) else None
     processor = _Processor(target)
@@ -60,13 +60,13 @@ def fast_integer_dot(target: Target) -> IntegerDot | None:
 
 
 def multiplies_bytes_in_tiles(target: Target) -> bool:
-    """Return true for a GPU whose tensor cores multiply signed bytes (compute capability 7.2 on)."""
+    """Return true for a GPU whose tensor cores multiply signed bytes (from compute capability 7.2 on)."""
     return target.kind.name == "cuda" and _capability(target) >= _FIRST_BYTE_TENSOR_CORES
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def lower_byte_operators(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Pass over vectorised functions that know their target: write the operators with instructions."""
+    """Pass over vectorised functions with a target attribute: replaces the operators by instructions."""
     found: list[Any] = []
 
     def find(call: Call) -> None:
@@ -83,7 +83,7 @@ def lower_byte_operators(function: PrimFunc, _module: Any, _context: Any) -> Pri
 
 
 class _Processor:
-    """Instructions of the table above that a target's processor has."""
+    """The instructions of the table above that a target's processor has."""
 
     def __init__(self, target: Target | None) -> None:
         def has(feature: str) -> bool:
@@ -102,21 +102,22 @@ def _has_dp4a(target: Target) -> bool:
 
 
 def _capability(target: Target) -> int:
-    """Return the compute capability of a CUDA target, times ten; 0 where it names none."""
+    """Return the compute capability of a CUDA target, times ten; 0 if the target names none."""
     found = re.fullmatch(r"sm_(\d+)[a-z]?", str(target.attrs.get("arch", "")))
     return 0 if found is None else int(found[1])
 
 
 class _Lowering:
-    """The instructions of one target."""
+    """Lowers the operators to the instructions of one processor."""
 
     def __init__(self, processor: _Processor) -> None:
         self._processor = processor
-        # Lanes of the widest register.
+        # Lanes of the widest vectors.
         self._most = 16 if processor.avx512 else 8 if processor.avx2 or processor.vnni else _NEON_LANES
 
     def store(self, store: BufferStore) -> BufferStore:
-        """Return a store of a sum of which one term is a product with the sum as an operand of the instruction."""
+        """If a store writes the sum of a value and an operator, return a store in which the value is an operand of the
+        instruction, which adds it; else return the store unchanged."""
         if not isinstance(store.value, Add):
             return store
         for total, product in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
@@ -127,18 +128,19 @@ class _Lowering:
         return store
 
     def call(self, call: Call) -> Any:
-        """Return the value of a call of one of the operators; a product is added to nothing."""
+        """Return the lowered value of a call of one of the operators, which is not part of a sum; other calls stay
+        unchanged."""
         if is_clamped(call):
             return self._clamped(*call.args)
         dot = integer_dot(call)
         return call if dot is None else self._sum(dot, const(0, dtype_of(call)), *call.args)
 
     def _clamped(self, x: Any, low: Any, high: Any) -> Any:
-        """Return ``x`` between two bounds, and the lower one for NaN."""
+        """Return ``x`` clamped to two bounds; NaN becomes the lower bound."""
         if not self._processor.is_llvm:
             return Select(x > low, Select(x < high, x, high), low)
-        # Each takes its operand once. Of selects TVM would generate three copies of it for each of several around each
-        # other: a quantised GELU took minutes to build.
+        # Each intrinsic contains its operand once. With selects, TVM would generate three copies of the operand at each
+        # level of nesting: a quantised GELU took minutes to build.
         above = tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.maxnum", x, low)
         return tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.minnum", above, high)
 
@@ -148,8 +150,8 @@ class _Lowering:
         return by_parts(functools.partial(self._instruction, dot), (total, a, b), self._most)
 
     def _few(self, a: Any, b: Any, lanes: int) -> Any:
-        """Return the sums of one to three lanes, as part of an instruction's four: LLVM joins products of bytes of
-        neighbouring statements to instructions of its own, and some of their sums were wrong."""
+        """Return the sums of one to three lanes, computed by an instruction with four lanes. Without it, LLVM joins
+        byte products of neighbouring statements into such instructions by itself, and some of the sums were wrong."""
         places = [IntImm("int32", at) for at in range(4)]
 
         def four(value: Any) -> Any:
@@ -175,7 +177,7 @@ class _Lowering:
         if dot == SIGNED_DOT4 and has.sdot and lanes == _NEON_LANES:
             return _neon("sdot", total, _as("int8", a, lanes), _as("int8", b, lanes))
         if dot == DOT4 and has.sdot and lanes == _NEON_LANES:
-            # 128 more on the right, which is 128 times the sum of the left too much.
+            # The right operand is 128 too large, so the result is too large by 128 times the sum of the left operand.
             signs = const(_SIGN_BITS, dtype)
             left, right, all128 = (_as("uint8", each, lanes) for each in (a, b ^ signs, signs))
             return _neon("udot", total, left, right) - _neon("udot", const(0, dtype), left, all128)
@@ -186,7 +188,7 @@ def _on_gpu(dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
     if dot == SIGNED_DOT4:
         return _dp4a(a, b, total)
     if dot == DOT4:
-        # 128 less on the left, which is 128 times the sum of the right too little.
+        # The left operand is 128 too small, so the result is too small by 128 times the sum of the right operand.
         signs = const(_SIGN_BITS, dtype_of(a))
         return _dp4a(a ^ signs, b, total) - _dp4a(signs, b, const(0, dtype_of(a)))
     return total + _number_by_number(dot, a, b)
@@ -201,12 +203,13 @@ def _neon(name: str, total: Any, a: Any, b: Any) -> Any:
 
 
 def _as(kind: str, value: Any, lanes: int) -> Any:
-    """Return a vector of 32-bit numbers as one of narrower ones."""
+    """Reinterpret a vector of 32-bit numbers as a vector of narrower numbers."""
     return tirx.reinterpret(f"{kind}x{lanes * 32 // tvm.DataType(kind).bits}", value)
 
 
 def _by_halves(a: Any, b: Any, lanes: int) -> Any:
-    """Return the products of the even and of the odd bytes, each two at a time as 16-bit numbers: nothing saturates."""
+    """Return the sums of four products. Even and odd bytes are multiplied separately, as 16-bit numbers, so that
+    nothing saturates."""
     halves = f"int16x{2 * lanes}"
     eight, low = const(8, halves), const(0x00FF, halves)
     a, b = tirx.reinterpret(halves, a), tirx.reinterpret(halves, b)
@@ -227,7 +230,7 @@ def _number_by_number(dot: IntegerDot, a: Any, b: Any) -> Any:
 
 
 def _number(value: Any, at: int, bits: int, signed: bool) -> Any:
-    """Return the number ``at`` of those in 32-bit numbers."""
+    """Return the number at position ``at`` of those packed in 32-bit numbers."""
     dtype = dtype_of(value)
     if not signed:
         return (value >> const(bits * at, dtype)) & const((1 << bits) - 1, dtype)

@@ -1,9 +1,9 @@
-"""Divisions of floats by a constant become products with its reciprocal.
+"""Replacement of float divisions by a constant with products with its reciprocal.
 
-A vector division takes nine times as long as a product (Zen 4, 512 bits), and a compiler may not replace it: results
-differ by one unit in the last place. A hard swish divides every element by six.
+A vector division takes nine times as long as a product (Zen 4, 512 bits). A compiler may not replace it, because
+results differ by one unit in the last place. A hard swish divides every element by six.
 
-Kernels that round keep their divisions: a value beside a step would fall on the other side of it.
+Kernels that round keep their divisions, because a value close to a rounding boundary could fall on its other side.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _as_product(division: Any) -> Any:
 
 
 def _rounds(function: PrimFunc) -> bool:
-    """Return true if a kernel turns floats into whole numbers."""
+    """Return true if a kernel rounds floats to integers."""
     found: list[bool] = []
 
     def call(each: Any) -> None:

@@ -1,9 +1,9 @@
-"""Vector loops of CUDA kernels with as many lanes as TVM's code generator makes right vectors of.
+"""Narrowing of vector loops of CUDA kernels to widths for which TVM's code generator is correct.
 
-MetaSchedule copies up to 16 elements at once to shared memory. Where they are next to each other, one instruction loads
-them. Where they are not, as in a transposed matrix, each is loaded by itself, and TVM's code generator puts them
-together: right for up to four lanes. Of more it makes calls with too many arguments, or an integer of too few bits.
-Where the distance between them changes, as at the end of a row, TVM may fail to find the barriers that are needed.
+MetaSchedule copies up to 16 elements at once to shared memory. If they are adjacent, one instruction loads them. If
+they are not, as in a transposed matrix, each element is loaded separately, and TVM's code generator combines them. This
+is correct for up to four lanes; for more it makes calls with too many arguments, or an integer of too few bits. If the
+distance between elements changes, as at the end of a row, TVM may miss necessary barriers.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tvm_ffi import WalkResult, structural_map, structural_walk
 from devices.builds.passes.vector_lanes import dtype_of, is_vector_loop, vector_in_parts
 
 _APART = 4
-"""Most lanes of elements that are not next to each other."""
+"""Most lanes if elements are not adjacent."""
 _ADJACENT = {"int8": 16, "uint8": 16, "bool": 4, "int64": 4, "uint64": 4, "float64": 4}
 _ADJACENT_OF_OTHERS = 8
-"""Most lanes of a type where all elements are next to each other."""
+"""Most lanes of types that are not in :data:`_ADJACENT`, if all elements are adjacent."""
 _BYTES = ("int8", "uint8")
 _HALVES = ("float16", "bfloat16")
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def narrow_cuda_vectors(function: PrimFunc, _module: object, _context: object) -> PrimFunc:
-    """Pass over functions that know their target and whose buffers are flat, before vector loops become vectors."""
+    """Pass over functions with a target attribute and flat buffers, before vector loops become vectors."""
     target = function.attrs.get("target") if function.attrs else None
     if target is None or target.kind.name != "cuda":
         return function
@@ -39,7 +39,7 @@ def narrow_cuda_vectors(function: PrimFunc, _module: object, _context: object) -
 
 
 def _narrowed(loop: For) -> For:
-    """Return a vector loop in vectors that are right; other loops as they are."""
+    """Return a vector loop with correct vectors; other loops stay unchanged."""
     if not is_vector_loop(loop):
         return loop
     lanes = _lanes(loop)
@@ -47,7 +47,7 @@ def _narrowed(loop: For) -> For:
 
 
 def _lanes(loop: For) -> int:
-    """Return the lanes of the widest right vector that divide the extent of a loop."""
+    """Return the number of lanes of the widest correct vectors, which divides the extent of the loop."""
     stores: list[BufferStore] = []
     structural_walk(loop.body, [(BufferStore, stores.append)])
     extent = int(loop.extent)
@@ -57,7 +57,7 @@ def _lanes(loop: For) -> int:
 
 
 def _most(store: BufferStore, index: Var, extent: int) -> int:
-    """Return the most lanes of the vectors of a store that are right. ``index``: of the loop that makes them."""
+    """Return the most lanes of correct vectors in a store. ``index``: variable of the vector loop."""
     limits = [_limit(store.indices, index, extent)]
 
     def note(value: Any) -> WalkResult:
@@ -73,10 +73,10 @@ def _most(store: BufferStore, index: Var, extent: int) -> int:
 
 
 def _limit_of(value: Any, index: Var, extent: int) -> int:
-    """Return the most lanes that a part of the value may have by its type."""
+    """Return the most lanes that the type of a subexpression allows."""
     dtype = dtype_of(value)
     is_same_byte = dtype in _BYTES and not isinstance(value, IntImm) and not _uses(value, index)
-    if is_same_byte or (dtype in _HALVES and extent % 2):  # of one byte, in all lanes, it makes no vector
+    if is_same_byte or (dtype in _HALVES and extent % 2):  # TVM cannot broadcast a byte
         return 1
     return _ADJACENT.get(dtype, _ADJACENT_OF_OTHERS)
 
@@ -86,7 +86,7 @@ def _uses(value: Any, index: Var) -> bool:
 
 
 def _limit(at: Sequence[Any], index: Var, extent: int) -> int:
-    """Return the most lanes of vectors at a place in memory."""
+    """Return the most lanes of a vector that is accessed at the indices ``at``."""
     steps = {_step(each, index, extent) for each in at}
     if None in steps:
         return 1
@@ -94,7 +94,7 @@ def _limit(at: Sequence[Any], index: Var, extent: int) -> int:
 
 
 def _step(at: Any, index: Var, extent: int) -> int | None:
-    """Return how far neighbours are from each other in memory; None where that is not the same for all of them."""
+    """Return the distance of neighbouring elements in memory; None if it is not constant."""
     first, *others = (
         structural_map(at, (Var, lambda each, lane=lane: IntImm(index.ty.dtype, lane) if each.same_as(index) else each))
         for lane in range(extent)

@@ -1,12 +1,14 @@
-"""Maxima and minima of floats as frameworks compute them: NaN stays NaN, and a maximum of minus infinities is one.
+"""Maxima and minima of floats with the semantics of frameworks: NaN stays NaN, and a maximum of minus infinities is
+minus infinity.
 
-TensorIR's ``max(a, b)`` is ``b`` where one of them is NaN, and its reductions begin at the largest finite number. Both
-are changed in the kernel, after it was scheduled: workloads, sketches and records stay as they are, and every kernel,
-tuned or not, has the same meaning.
+TensorIR's ``max(a, b)`` is ``b`` if one operand is NaN, and its reductions begin at the largest finite number of either
+sign. These passes change both in the scheduled kernel. So workloads, sketches and records stay unchanged, and every
+kernel, tuned or not, has the same semantics.
 
-An operand that is a constant costs nothing: it comes first. Otherwise NaN costs a comparison and a selection: a pooling
-of 3x3 takes 1.1 to 1.2 times as long, the maximum of a row, one by one, 1.5 times (AVX2, one thread). The largest
-element of a softmax's row is only subtracted from the others, among which NaN stays: it is computed as before.
+If one operand is constant there is no cost: it becomes the first operand. Otherwise NaN costs a comparison and a
+selection: a pooling of 3x3 takes 1.1 to 1.2 times as long, a serial maximum of a row 1.5 times (AVX2, one thread). The
+largest element of a row of a softmax does not need this. It is only subtracted from the elements of the row, where a
+NaN stays, so it is computed as before.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from tvm.tirx import NE, Broadcast, BufferStore, FloatImm, Let, Max, Min, PrimFu
 from tvm_ffi import structural_map, structural_walk
 
 _OF_A_SOFTMAX = "T_softmax_maxelem"
-_BORDER = "prim.if_then_else"  # topi pads with it; what a network selects is a Select
+_BORDER = "prim.if_then_else"  # topi pads with it; selections of a network are Selects
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def begin_at_infinity(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Pass over kernels that still have blocks: reductions to an extreme begin at infinity, and so do the borders that
-    the windows of a pooling see. Kernels of GPUs stay as they are: TVM shares a reduction among threads only where it
-    begins at the largest finite number."""
+    """Pass over kernels that still have blocks: maxima and minima begin at an infinity, and the padding of poolings has
+    this value too. Kernels of GPUs stay unchanged, because TVM distributes a reduction over threads only if it begins
+    at the largest finite number."""
     target = function.attrs.get("target") if function.attrs else None
     if target is not None and target.kind.name != "llvm":
         return function
@@ -40,7 +42,7 @@ def begin_at_infinity(function: PrimFunc, _module: Any, _context: Any) -> PrimFu
         value = store.value
         if isinstance(value, Max | Min) and _is_float(value) and _reads(value.a, store.buffer):
             kinds[store.buffer] = type(value)
-            # A border that was not inlined is written by a block of its own.
+            # Padding that was not inlined is written by a separate block.
             kinds.update(dict.fromkeys(_loaded(value.b), type(value)))
 
     structural_walk(function.body, [(BufferStore, find)])
@@ -57,12 +59,13 @@ def begin_at_infinity(function: PrimFunc, _module: Any, _context: Any) -> PrimFu
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def propagate_nan(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Pass before the code generator, after every pass that simplifies: extremes of floats keep NaN."""
+    """Pass directly before code generation, after all passes that simplify: maxima and minima of floats keep NaN."""
     return function.with_body(structural_map(function.body, ((Max, Min), _with_nan)))
 
 
 def _without_nan(block: Any) -> Any:
-    """Return a block without extremes, which get NaN later, where it is the maximum of a softmax."""
+    """If a block is the maximum of a softmax, return it with selections instead of maxima, so that the later passes do
+    not add the handling of NaN. Other blocks stay unchanged."""
     if not block.name_hint.startswith(_OF_A_SOFTMAX):
         return block
     body = structural_map(block.body, (Max, lambda each: Select(each.a > each.b, each.a, each.b)))
@@ -82,8 +85,8 @@ def _without_nan(block: Any) -> Any:
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def propagate_nan_on_device(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Pass over kernels of GPUs, after the last one that simplifies. Their ``max(a, b)`` is the other one where one is
-    NaN."""
+    """Pass over kernels of GPUs, after the last pass that simplifies. On a GPU, ``max(a, b)`` is the other operand if
+    one is NaN."""
     return function.with_body(structural_map(function.body, ((Max, Min), _with_nan_on_device)))
 
 
@@ -106,8 +109,8 @@ def _with_nan(extreme: Any) -> Any:
     if _is_number(b):
         a, b = b, a
     if _is_number(a):
-        return kind(a, b)  # b where they do not compare
-    # A reduction's accumulator is ``a``: testing ``b`` adds little to the chain of its steps.
+        return kind(a, b)  # b if one is NaN
+    # In a reduction ``a`` is the accumulator: the test of ``b`` is not on the critical path.
     if isinstance(b, Var):
         return _unless_nan(b, kind(b, a))
     last = Var("b", b.ty)
@@ -115,21 +118,22 @@ def _with_nan(extreme: Any) -> Any:
 
 
 def _unless_nan(value: Any, extreme: Any) -> Any:
-    """Return ``extreme``, or NaN where ``value`` is. Chosen among integers: of floats, LLVM would make comparisons of
-    both, and no longer use the processor's instruction for an extreme."""
+    """Return ``extreme``, or NaN if ``value`` is NaN. The selection is between integers: with floats, LLVM would merge
+    it with the extreme into comparisons, and no longer use the processor's instruction for maxima and minima."""
     dtype = str(value.ty)
     integer = dtype.replace("float", "int")
     return tirx.reinterpret(dtype, Select(tirx.isnan(value), _nan(integer), tirx.reinterpret(integer, extreme)))
 
 
 def _nan(integer: str) -> Any:
-    """Return the bits of the plain NaN: others may become a number when they are rounded to bfloat16."""
+    """Return the bits of the canonical NaN: rounding to bfloat16 may turn others into a number."""
     bits = int(integer.removeprefix("int").split("x")[0])
     return const({16: 0x7E00, 32: 0x7FC00000, 64: 0x7FF8 << 48}[bits], integer)
 
 
 def _at_infinity(value: Any, kind: Any) -> Any:
-    """Return ``value`` with infinity for the largest finite number where that is where ``kind`` begins, or a border."""
+    """Return ``value`` with infinity instead of the largest finite number, where this is the initial value of a
+    reduction ``kind``, or padding."""
     if isinstance(value, FloatImm):
         dtype = str(value.ty)
         bound, infinity = (tirx.min_value, -math.inf) if kind is Max else (tirx.max_value, math.inf)
@@ -160,7 +164,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Return true for a constant that is not NaN, in every place of a vector."""
+    """Return true for a constant that is not NaN, or a vector of it."""
     if isinstance(value, Broadcast):
         value = value.value
     return isinstance(value, FloatImm) and not math.isnan(value.value)

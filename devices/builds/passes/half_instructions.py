@@ -1,8 +1,9 @@
 """The instructions that compute the operators of :mod:`devices.sketches.half_operators`.
 
-With AVX512-BF16 ``c + dot2(x, y)`` is one instruction (``vdpbf16ps``), as fast as one multiply-add of float32, of which
-it does two; so it is with AArch64's BF16 (``bfdot``). Both take subnormal numbers for zero. Other CPUs do two
-multiply-adds of float32: a number of bfloat16 is the upper half of the same one in float32.
+With AVX512-BF16, ``c + dot2(x, y)`` is one instruction (``vdpbf16ps``). It does two multiply-adds, and is as fast as
+one multiply-add of float32. AArch64's BF16 has such an instruction too (``bfdot``). Both treat subnormal numbers as
+zero. Other CPUs do two multiply-adds of float32, where a bfloat16 number is the upper half of the same number in
+float32.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from devices.builds.passes.joined_loads import joined
 from devices.builds.passes.vector_lanes import by_parts, dtype_of, lanes_of
 from devices.sketches.half_operators import is_dot2, is_pair
 
-# TVM's code generator has no vectors of bfloat16, which the intrinsic takes.
+# The intrinsic takes vectors of bfloat16, which TVM's code generator does not support.
 _FUNCTION = """
 define <{n} x float> @fleet_tune_dot2_{n}(<{n} x float> %sum, <{n} x i32> %x, <{n} x i32> %y) {{
   %a = bitcast <{n} x i32> %x to <{m} x bfloat>
@@ -33,7 +34,8 @@ declare <{n} x float> @{name}(<{n} x float>, <{m} x bfloat>, <{m} x bfloat>)
 """
 _UPPER = -(1 << 16)
 _HALF_STEP = (1 << 15) - 1
-"""What is added to the bits of a float32, and one more where bfloat16's last bit is set, so that ties go to even."""
+"""Added to the bits of a float32 to round it to bfloat16. One more is added if the last bit of the bfloat16 is set, so
+that ties go to even."""
 _INFINITY, _QUIET = 0x7F800000, 1 << 22
 
 
@@ -42,15 +44,15 @@ class _Instruction:
     """An instruction that computes :func:`dot2` and adds it to a sum."""
 
     architecture: str
-    """Begin of the target's triple."""
+    """Prefix of the target's triple."""
     features: tuple[str, ...]
-    """What LLVM calls the features that a processor needs for it."""
+    """LLVM's names of the processor features that the instruction needs."""
     names: dict[int, str]
-    """The intrinsics of LLVM, by lanes."""
+    """LLVM's intrinsics, by number of lanes."""
 
     @property
     def functions(self) -> str:
-        """Functions in LLVM's language that take pairs as numbers of 32 bits."""
+        """Functions in LLVM IR that take pairs as 32-bit numbers."""
         return "".join(_FUNCTION.format(n=lanes, m=2 * lanes, name=name) for lanes, name in self.names.items())
 
 
@@ -65,7 +67,7 @@ _INSTRUCTIONS = (
 
 
 def has_fast_dot2(target: Target) -> bool:
-    """Return true where an instruction of the target computes :func:`dot2` and adds it to a sum."""
+    """Return true if an instruction of the target computes :func:`dot2` and adds it to a sum."""
     return _instruction_of(target) is not None
 
 
@@ -73,7 +75,7 @@ def _instruction_of(target: Target) -> _Instruction | None:
     if target.kind.name != "llvm":
         return None
     for each in _INSTRUCTIONS:
-        # Features of one architecture are unknown to another, of which LLVM would complain.
+        # LLVM warns about features that the architecture does not know.
         if str(target.attrs.get("mtriple", "")).startswith(each.architecture):
             return each if all(codegen.target_has_features(name, target) for name in each.features) else None
     return None
@@ -81,7 +83,7 @@ def _instruction_of(target: Target) -> _Instruction | None:
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def lower_half_operators(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Pass over vectorised functions that know their target: write the operators with instructions."""
+    """Pass over vectorised functions with a target attribute: replaces the operators by instructions."""
     found: list[Any] = []
 
     def find(call: Call) -> None:
@@ -102,13 +104,14 @@ def lower_half_operators(function: PrimFunc, _module: Any, _context: Any) -> Pri
 
 
 class _Lowering:
-    """The instructions of one target. ``instruction``: the one that it has; None for none."""
+    """Lowers the operators for one target. ``instruction``: the target's instruction for them; None if it has none."""
 
     def __init__(self, instruction: _Instruction | None) -> None:
         self.instruction = instruction
 
     def store(self, store: BufferStore) -> BufferStore:
-        """Return a store of a sum of which one term is a :func:`dot2` with the sum as an operand of the instruction."""
+        """If a store writes the sum of a value and a :func:`dot2`, return a store in which the value is an operand of
+        the instruction, which adds it; else return the store unchanged."""
         if not isinstance(store.value, Add):
             return store
         for total, product in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
@@ -117,7 +120,8 @@ class _Lowering:
         return store
 
     def call(self, call: Call) -> Any:
-        """Return the value of a call of one of the operators; a :func:`dot2` is added to nothing."""
+        """Return the lowered value of a call of one of the operators. A :func:`dot2` is not part of a sum here. Other
+        calls stay unchanged."""
         if is_pair(call):
             loads = [_read(each) for each in call.args]
             value = joined(loads) if None not in loads else None
@@ -146,21 +150,22 @@ def _by_halves(total: Any, x: Any, y: Any) -> Any:
 
 
 def _half(numbers: Any, upper: bool) -> Any:
-    """Return the numbers in the upper or the lower halves, as float32."""
+    """Return the bfloat16 numbers in the upper or lower halves, as float32."""
     kind = dtype_of(numbers)
     bits = numbers & const(_UPPER, kind) if upper else numbers << const(16, kind)
     return tirx.reinterpret(kind.replace("int32", "float32"), bits)
 
 
 def _bits(value: Any) -> Any:
-    """Return the bits of numbers as float32, in which kernels compute with bfloat16: the upper 16 are rounded.
-    TVM drops conversions to bfloat16 within a kernel, so that only what is read from a buffer of that type is known to
-    need no rounding."""
+    """Return the bits of numbers in float32, the type in which kernels compute with bfloat16, with the upper 16 bits
+    rounded to bfloat16. TVM drops conversions to bfloat16 within a kernel, so only numbers that are read from a buffer
+    of that type are known to need no rounding."""
     kind = dtype_of(value).replace("float32", "int32")
     bits = tirx.reinterpret(kind, value)
     if _is_rounded(value):
         return bits
-    # Rounding would turn some NaN into zero, and cutting others, of which only lower bits are set, into infinity.
+    # Rounding would turn some NaN into zero. Truncation would turn those NaN into infinity in which only lower bits are
+    # set.
     number = Var("bits", bits.ty)
     odd = (number >> const(16, kind)) & const(1, kind)
     is_nan = (number & const((1 << 31) - 1, kind)) > const(_INFINITY, kind)
@@ -169,7 +174,7 @@ def _bits(value: Any) -> Any:
 
 
 def _read(value: Any) -> TensorLoad | None:
-    """Return the load of 16 bits that a number of bfloat16 is read by; None for one that is computed."""
+    """Return the 16-bit load of a bfloat16 number that is read from memory; None for a number that is computed."""
     if getattr(getattr(value, "op", None), "name", "") != "tirx.reinterpret" or not isinstance(value.args[0], LShift):
         return None
     bits = value.args[0].a
@@ -178,7 +183,8 @@ def _read(value: Any) -> TensorLoad | None:
 
 
 def _is_rounded(value: Any) -> bool:
-    """Return true for numbers that are read from a buffer of bfloat16, zero, and a choice of such."""
+    """Return true for numbers that are read from a bfloat16 buffer, for zero, and for selections between such
+    values."""
     if isinstance(value, tirx.Broadcast):
         return _is_rounded(value.value)
     if isinstance(value, tirx.FloatImm):

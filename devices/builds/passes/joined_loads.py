@@ -1,8 +1,8 @@
-"""Loads of neighbouring narrow numbers that are held in one number of 32 bits.
+"""Joining of loads of neighbouring narrow numbers that are packed into one 32-bit number.
 
-:mod:`devices.networks.graph.low_precision` puts four bytes, two bytes or two numbers of bfloat16 together. Each of them
-is a load of its own there, in a vector a gather, and LLVM takes up to a minute for a kernel with many of them. Memory
-holds their result already: on a CPU, which reads the lowest byte first, they are one load.
+:mod:`devices.networks.graph.low_precision` packs four bytes, two bytes or two bfloat16 numbers. Each of them is a
+separate load (in a vector, a gather), and LLVM takes up to a minute for a kernel with many such loads. If the numbers
+are adjacent, memory already holds the packed number: on a little-endian CPU they are one load.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from devices.builds.passes.vector_lanes import dtype_of, lanes_of
 
 _BITS = 32
 _BYTE_SHIFTS = ((0, 8, 16, 24), (0, 16))
-"""Shifts that put bytes together to a number of 32 bits."""
+"""Shifts by which bytes are packed into a 32-bit number."""
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def join_byte_loads(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Pass over vectorised functions of CPUs with flat buffers: load the bytes of a 32-bit number at once."""
+    """Pass over vectorised functions of CPUs with flat buffers: loads the bytes of a 32-bit number at once."""
     return function.with_body(structural_map(function.body, [(BitwiseXor, _with_joined_bytes)]))
 
 
 def joined(loads: Sequence[TensorLoad]) -> Any | None:
-    """Return int32 that hold these numbers without a sign, each in an equal part, the first in the lowest bits; None
-    where they are not neighbours in memory."""
+    """Return an int32 (or vector) into which the loaded numbers are packed without sign extension, each in an equal
+    part, the first in the lowest bits; None if they are not adjacent in memory."""
     buffer, lanes, terms = loads[0].source, lanes_of(loads[0]), len(loads)
     first, *rest = (load.indices[0] for load in loads)
     if any(len(load.indices) != 1 or not load.source.same_as(buffer) for load in loads):
@@ -66,7 +66,7 @@ def _with_joined_bytes(whole: BitwiseXor) -> Any:
 
 
 def _terms(value: Any) -> Iterator[Any]:
-    """Yield what an exclusive or of several values is made of."""
+    """Yield the operands of an exclusive or of several values."""
     if isinstance(value, BitwiseXor):
         yield from _terms(value.a)
         yield from _terms(value.b)
@@ -75,7 +75,7 @@ def _terms(value: Any) -> Iterator[Any]:
 
 
 def _shifted_byte(term: Any) -> tuple[int, TensorLoad | None]:
-    """Return the shift and the load of a term that is a shifted byte; None for the load of anything else."""
+    """Return the shift and the load of a term that is a shifted byte. The load is None for any other term."""
     shift = 0
     if isinstance(term, LShift):
         by = term.b.value if isinstance(term.b, Broadcast) else term.b
@@ -87,7 +87,7 @@ def _shifted_byte(term: Any) -> tuple[int, TensorLoad | None]:
 
 
 def _follows(index: Any, first: Any, distance: int) -> bool:
-    """Return true where an index is always ``distance`` behind the first one, in all of its lanes."""
+    """Return true if an index is always the first one plus ``distance``, in all lanes."""
     if isinstance(first, Ramp):
         if not isinstance(index, Ramp) or not Analyzer().can_prove_equal(index.stride, first.stride):
             return False
@@ -96,7 +96,8 @@ def _follows(index: Any, first: Any, distance: int) -> bool:
 
 
 def _numbers(buffer: Any, base: Any, terms: int, lanes: int) -> Any:
-    """Return so many neighbouring numbers of 32 bits that hold ``terms`` of a buffer's each, those from ``base`` on."""
+    """Return ``lanes`` adjacent 32-bit numbers, each of which packs ``terms`` elements of a buffer, from index ``base``
+    on."""
     count = terms * lanes
     loaded = BufferLoad(buffer, [Ramp(base, IntImm(dtype_of(base), 1), count)])
     held = f"uint{_BITS // terms}x{count}"

@@ -1,4 +1,4 @@
-"""Passes over kernels besides TVM's own, for every scheduler."""
+"""The lowering pipeline of kernels: TVM's passes and our own, for kernels of every scheduler."""
 
 from __future__ import annotations
 

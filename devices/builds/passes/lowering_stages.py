@@ -1,4 +1,4 @@
-"""Passes of ours between those of TVM's lowering."""
+"""Our own passes between the passes of TVM's lowering."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _OF_TVM = ("tirx.", "s_tir.")
 
 
 def in_stages(lowering: Any, between: Sequence[tuple[str, Callable[[Any], Any]]]) -> Any:
-    """Return TVM's lowering of kernels with passes after some of its own. ``between``: names of its passes in their
-    order, each with ours that follows it."""
+    """Return TVM's lowering of kernels with our passes inserted. ``between``: names of TVM's passes in their order,
+    each with our pass that follows it."""
     last = [name for name, _ in between]
 
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]

@@ -1,11 +1,11 @@
 """Prefetches of the weights that a CPU kernel reads next.
 
-A product or convolution goes through a panel of packed weights once for each block of rows, and then to the next panel.
-In a network the weights come from the last-level cache or from memory, since all other layers ran in between: the first
-block of rows waits for each panel. Here every block of rows prefetches a part of the next panel, a cache line every few
-steps, so that it is in the second-level cache when its turn comes. The steps in between are unrolled. On an
-Emerald Rapids, products of 128 rows with cold weights went from 276 to 336 GFLOP/s, of 349 that two cores can
-(docs/lab/kernels.md).
+A product or convolution reads a panel of packed weights once for each block of rows, and then goes on to the next
+panel. In a network the weights come from the last-level cache or from memory, since all other layers ran in between. So
+the first block of rows waits for each panel. This pass makes every block of rows prefetch a part of the next panel, one
+cache line every few steps, so that the panel is in the second-level cache when it is needed. The steps between two
+prefetches are unrolled. On an Emerald Rapids, products of 128 rows with cold weights improved from 276 to 336 GFLOP/s;
+the peak of its two cores is 349 (docs/lab/kernels.md).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from devices.builds.passes.vector_lanes import dtype_of
 
 _LINE_BYTES = 64
 _STEPS = (8, 4)
-"""Steps of the innermost loop between two prefetches, the best first: more of them are a larger kernel, and a prefetch
-with fewer costs more than it saves."""
+"""Steps of the innermost loop between two prefetches, the best number first. With more steps the kernel gets too large;
+with fewer, prefetching costs more than it saves."""
 _MOST_STATEMENTS = 320
-"""Statements of an unrolled loop at most: about what the cache of decoded instructions holds."""
+"""Most statements of an unrolled loop: about as many as the cache of decoded instructions holds."""
 _READ, _ALL_LEVELS, _DATA = 0, 3, 1
-"""Arguments of LLVM's prefetch."""
+"""Arguments of LLVM's prefetch intrinsic."""
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
@@ -44,7 +44,8 @@ def prefetch_next_panels(function: PrimFunc, _module: object, _context: object) 
 
 @dataclass(frozen=True)
 class _Panel:
-    """Weights that a nest of loops reads from the first to the last, again for each iteration of a loop around it."""
+    """Weights that a loop nest reads in the order of memory, once for each iteration of the enclosing loop over
+    rows."""
 
     buffer: Any
     start: Any
@@ -55,7 +56,7 @@ class _Panel:
 
 
 def _with_prefetches(rows: For) -> For:
-    """Return a loop over blocks of rows whose innermost loops prefetch; any other loop as it is."""
+    """Return a loop over blocks of rows with prefetches in its innermost loop; any other loop stays unchanged."""
     if not _is_plain(rows) or int(rows.extent) < 2:
         return rows
     chains = list(_chains(rows.body))
@@ -72,7 +73,7 @@ def _with_prefetches(rows: For) -> For:
 
 
 def _replaced(body: Stmt, loop: For, by: For) -> Stmt:
-    """Return a statement with another loop in place of one."""
+    """Return a statement in which ``loop`` is replaced by another loop."""
     return structural_map(body, (For, lambda each: by if each.same_as(loop) else each))
 
 
@@ -94,8 +95,8 @@ def _is_plain(loop: For) -> bool:
 
 
 def _chains(statement: Stmt) -> Iterator[tuple[For, ...]]:
-    """Yield the plain loops around each other in a statement, down to an innermost one that is small enough to be
-    unrolled: the transforms of Winograd's algorithm have thousands of statements, and need no look at each."""
+    """Yield each chain of nested plain loops in a statement, down to an innermost loop that is small enough to be
+    unrolled. The limit also saves time: the transforms of Winograd's algorithm have thousands of statements."""
     if isinstance(statement, SeqStmt):
         for each in statement:
             yield from _chains(each)
@@ -108,7 +109,7 @@ def _chains(statement: Stmt) -> Iterator[tuple[For, ...]]:
 
 
 def _is_straight(body: Stmt) -> bool:
-    """Return true for definitions and stores alone."""
+    """Return true if a body consists of definitions and stores only."""
     return all(isinstance(each, Bind | BufferStore) for each in _statements(body))
 
 
@@ -117,8 +118,8 @@ def _statements(body: Stmt) -> tuple[Stmt, ...]:
 
 
 def _panel_of(rows: For, chain: Sequence[For], values: dict[Any, Any]) -> _Panel | None:
-    """Return the panel that the loops of a chain read in the order of memory, and again for each of the ``rows``; None
-    for none. ``values``: of the variables that are defined in the loop."""
+    """Return the panel that the loops of a chain read in the order of memory, and again in each iteration of ``rows``;
+    None if there is none. ``values``: values of the variables that are defined in the loop ``rows``."""
     loads: list[TensorLoad] = []
     structural_walk(chain[-1].body, [(TensorLoad, loads.append)])
     for load in loads:
@@ -141,7 +142,7 @@ def _panel_of(rows: For, chain: Sequence[For], values: dict[Any, Any]) -> _Panel
 
 
 def _resolved(value: Any, values: dict[Any, Any]) -> Any:
-    """Return an expression without the variables that are defined in the loop."""
+    """Return an expression in which variables that are defined in the loop are replaced by their values."""
     while _reads(value, values):
         value = structural_map(value, (Var, lambda each: values.get(each, each)))
     return value
@@ -155,10 +156,10 @@ def _reads(value: Any, variables: Collection[Any]) -> bool:
 
 
 def _unrolled(rows: For, chain: Sequence[For], panel: _Panel) -> For | None:
-    """Return the innermost loop with a prefetch every few steps; None where that is not worth it."""
+    """Return the innermost loop with a prefetch every few steps; None if that is not worth it."""
     innermost = chain[-1]
     extent, body = int(innermost.extent), _statements(innermost.body)
-    # All rows together prefetch one panel.
+    # All iterations over rows together must prefetch one panel.
     most = int(rows.extent) * _LINE_BYTES / (panel.step * panel.element_bytes)
     fitting = (n for n in _STEPS if n <= most and extent % n == 0 and n * len(body) <= _MOST_STATEMENTS)
     steps = next(fitting, None)
@@ -174,7 +175,7 @@ def _unrolled(rows: For, chain: Sequence[For], panel: _Panel) -> For | None:
 
 
 def _copied(body: Sequence[Stmt], index: Var, value: Any) -> Iterator[Stmt]:
-    """Yield the statements of one step, with definitions of their own."""
+    """Yield the statements of one step, with new variables in its definitions."""
     known: dict[Any, Any] = {index: value}
     for statement in body:
         if isinstance(statement, Bind):
@@ -190,8 +191,8 @@ def _with_values(node: Any, known: dict[Any, Any]) -> Any:
 
 
 def _prefetch(rows: For, chain: Sequence[For], panel: _Panel, part: Var, steps: int) -> Stmt:
-    """Return the prefetch of a line of the next panel: another one for each part of each of the rows, and the last one
-    again once all are there."""
+    """Return the prefetch of one cache line of the next panel. Each part of each iteration over rows prefetches another
+    line. After all lines, the last one is prefetched again."""
     dtype = dtype_of(panel.start)
 
     def number(value: int) -> IntImm:

@@ -1,7 +1,9 @@
-"""Parallel loops with nothing to run in parallel become serial loops: those of one iteration, and all for one core.
+"""Conversion of parallel loops to serial loops if nothing can run in parallel: loops of one iteration, and all loops on
+one core.
 
-TVM makes a function of its own of a parallel loop, which it calls through its pool of threads. Where only one thread
-has work, that call is wasted, and in that function LLVM knows less of what the loop reads and writes.
+TVM puts the body of a parallel loop into a separate function, and calls this function through its thread pool. If only
+one thread has work, the call is wasted, and LLVM knows less about the memory that the separate function reads and
+writes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from tvm_ffi import structural_map
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def serialize_parallel_loops(function: PrimFunc, _module: object, _context: object) -> PrimFunc:
-    """Pass over functions that know their target."""
+    """Pass over functions with a target attribute."""
     target = function.attrs.get("target") if function.attrs else None
     if target is None or target.kind.name != "llvm":
         return function

@@ -1,8 +1,8 @@
-"""Small buffers of CPU kernels on the stack.
+"""Placement of small buffers of CPU kernels on the stack.
 
-TVM takes every buffer in the scope "local", and every other one of 1 KiB and more, from its pool of workspaces: two
-runtime calls for each iteration of the loop around it, some 15 ns, and memory that LLVM does not split into registers.
-A tile of sums, or a row of a softmax, belongs on the stack.
+TVM allocates every buffer in the scope "local", and every other buffer of 1 KiB and more, from its workspace pool. This
+takes two runtime calls, some 15 ns, in each iteration of the enclosing loop, and LLVM cannot keep such memory in
+registers. A tile of sums, or a row of a softmax, belongs on the stack.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from tvm import tirx
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc, const
 from tvm_ffi import structural_map
 
-#: Bytes of one buffer, and of all of a kernel: threads of a small system have stacks of some hundred KiB.
+#: Most bytes of one buffer, and of all stack buffers of a kernel: threads of a small system have stacks of some hundred
+#: KiB.
 MOST_BYTES = 16 << 10
 MOST_BYTES_TOGETHER = 64 << 10
 
 # Annotation that makes TVM leave an allocation to the code generator.
 _KEEP_ALLOCATION = "disable_lower_builtin"
-# Attribute of functions that are for a CPU from the beginning. The host's part of a GPU's kernel gets the host's target
-# later, and what it allocates is memory of the GPU.
+# Attribute of functions that are for a CPU from the beginning. The host part of a GPU's kernel gets the host's target
+# only later, and its allocations are memory of the GPU.
 FOR_CPU = "fleet_tune.for_cpu"
 
 
@@ -34,7 +35,7 @@ def mark_cpu_functions(function: PrimFunc, _module: Any, _context: Any) -> PrimF
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def place_on_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Last pass: keep small buffers from TVM's lowering to calls of the workspace pool."""
+    """Late pass: exempts small buffers from TVM's lowering to calls of the workspace pool."""
     if not (function.attrs and function.attrs.get(FOR_CPU)):
         return function
     left = MOST_BYTES_TOGETHER
@@ -52,7 +53,7 @@ def place_on_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
 
 
 def _bytes(buffer: Any) -> int:
-    """Return the size of a buffer; 0 where it is not known, or the buffer has a memory scope of its own."""
+    """Return the size of a buffer in bytes; 0 if the size is not known, or the buffer has a special memory scope."""
     if buffer.scope() not in ("global", "local") or not all(isinstance(n, IntImm) for n in buffer.shape):
         return 0
     kind = tvm.DataType(str(buffer.dtype))

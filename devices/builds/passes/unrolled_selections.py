@@ -1,10 +1,10 @@
-"""Selections whose index is a number once loops are unrolled.
+"""Folding of selections whose index is constant after unrolling.
 
-The transforms of Winograd's algorithm select a row of a matrix by the number of an iteration. TVM unrolls their loops
-and then simplifies each copy with all the rows that it does not take, and LLVM compiles them: most of the time of such
-a build. Here the rows that are not taken go first, between TVM's passes. What is left reads each element of the padded
-image several times, in branches; it is read once. Builds of recorded candidates took 0.36 times as long, and the
-kernels as long as before (docs/lab/kernels.md).
+The transforms of Winograd's algorithm select a row of a matrix by the number of an iteration. TVM unrolls these loops,
+simplifies each copy together with all rows that it does not select, and LLVM compiles the result, which takes most of
+the time of such a build. This pass removes the rows that are not selected, between TVM's passes. The remaining code
+reads each element of the padded image several times, in branches; the pass makes it read each element once. Builds of
+recorded candidates took 0.36 times as long, and the kernels were as fast as before (docs/lab/kernels.md).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _BRANCH = "prim.if_then_else"
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def fold_selections(function: PrimFunc, _module: object, _context: object) -> PrimFunc:
-    """Pass that replaces each selection by what it selects, where that is known. Elements that a function with such
-    selections reads in branches, again and again, are read once."""
+    """Pass that replaces each selection with a constant index by the selected value. In a function with such
+    selections, elements that are read in branches several times are then read once."""
     body = structural_map(function.body, (Select, _selected))
     if body.same_as(function.body):
         return function
@@ -36,7 +36,7 @@ def fold_selections(function: PrimFunc, _module: object, _context: object) -> Pr
 
 def _selected(selection: Select) -> Any:
     condition = selection.condition
-    if isinstance(condition, Broadcast):  # of a vectorised loop inside
+    if isinstance(condition, Broadcast):  # in a vectorised loop
         condition = condition.value
     if not (isinstance(condition, EQ) and isinstance(condition.a, IntImm) and isinstance(condition.b, IntImm)):
         return selection
@@ -44,8 +44,9 @@ def _selected(selection: Select) -> Any:
 
 
 def _read_once(run: SeqStmt, written: Sequence[Any]) -> Stmt:
-    """Return a run of stores that reads what it reads in branches more than once before all of them; any other
-    sequence as it is. ``written``: the buffers that the function writes, of which nothing is moved."""
+    """Return a sequence of stores in which elements that are read in branches more than once are read once, before all
+    stores. Any other sequence stays unchanged. ``written``: buffers that the function writes; reads of them are not
+    moved."""
     if not all(isinstance(each, BufferStore) for each in run):
         return run
     counts: Counter[int] = Counter()
@@ -57,7 +58,7 @@ def _read_once(run: SeqStmt, written: Sequence[Any]) -> Stmt:
         key = structural_hash(call)
         counts[key] += 1
         branches.setdefault(key, call)
-        return WalkResult.SKIP  # a branch inside is read only where this one's condition holds
+        return WalkResult.SKIP  # an inner branch is evaluated only if the condition of this one holds
 
     structural_walk(run, [(Call, note)], order="pre")
     variables: dict[int, Var] = {}

@@ -1,4 +1,4 @@
-"""Vectors of TensorIR in parts as wide as an instruction."""
+"""Splitting of TensorIR vectors into parts that are as wide as an instruction."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def lanes_of(value: Any) -> int:
 
 
 def is_vector_loop(loop: For) -> bool:
-    """Return true for a loop of a known extent that is to be a vector."""
+    """Return true for a vectorised loop of constant extent."""
     return int(loop.kind) == int(ForKind.VECTORIZED) and isinstance(loop.extent, IntImm)
 
 
 def vector_in_parts(loop: For, lanes: int) -> For:
-    """Return a loop that is to be a vector as a serial loop of vectors of ``lanes``, which divide its extent; of one
-    lane: as a serial loop."""
+    """Return a vectorised loop as a serial loop of vectors. Each has ``lanes`` lanes, a divisor of the extent. With one
+    lane, return a plain serial loop."""
     index, dtype, extent = loop.loop_var, loop.loop_var.ty.dtype, int(loop.extent)
     if lanes == 1:
         return For(index, loop.min, loop.extent, ForKind.SERIAL, loop.body, None, dict(loop.annotations))
@@ -50,7 +50,7 @@ def by_parts(instruction: Callable[..., Any], operands: Sequence[Any], most: int
 
 
 def _parts(lanes: int, most: int) -> Iterator[tuple[int, int]]:
-    """Return the first lane of each part and its number of lanes."""
+    """Yield the first lane and the number of lanes of each part. All numbers are powers of two, at most ``most``."""
     at = 0
     while at < lanes:
         count = min(most, 1 << (lanes - at).bit_length() - 1)
@@ -59,7 +59,7 @@ def _parts(lanes: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _part(value: Any, at: int, count: int) -> Any:
-    """Return so many lanes of a vector from ``at`` on."""
+    """Return ``count`` lanes of a vector, from the lane ``at`` on."""
     if isinstance(value, tirx.Broadcast):
         return value.value if count == 1 else tirx.Broadcast(value.value, count)
     return Shuffle([value], [IntImm("int32", lane) for lane in range(at, at + count)])

@@ -1,7 +1,8 @@
-"""exp, erf and small powers as arithmetic in float32 that LLVM turns into vector instructions.
+"""exp, erf, sigmoid and small powers as float32 arithmetic that LLVM vectorises.
 
-TVM lowers them to LLVM's intrinsics and to calls of the C library, which take one number at a time: a softmax spends
-nine tenths of its time there. Functions that TVM makes of exp (tanh, GELU, SiLU) become arithmetic too.
+TVM lowers these functions to LLVM's intrinsics and to calls of the C library, which process one number at a time: a
+softmax spends nine tenths of its time there. Functions that TVM expresses by exp (tanh, GELU, SiLU) become arithmetic
+too.
 
 Accuracy, against float64: exp within 2e-7 of its value; results below 1.2e-38 are zero. erf within 6e-7, sigmoid within
 2e-7. NaN and infinities follow IEEE 754. Numbers of 16 bits are computed as float32; exp and erf of float64 stay TVM's.
@@ -19,7 +20,7 @@ from tvm.tirx import Broadcast, FloatImm, Select, const
 
 _RULE = "llvm.FLowerIntrinsic"
 _BEFORE_TVMS = 99  # priority: TVM's own rules have 10
-# exp(r) for |r| <= log(2) / 2, of the smallest relative error, 2e-9, that a polynomial of degree 6 can have.
+# exp(r) for r <= log(2) / 2: the polynomial of degree 6 with the smallest relative error, 2e-9.
 _EXP = (
     1.0000000005541891,
     1.0000000363231216,
@@ -29,17 +30,17 @@ _EXP = (
     0.008374815790242953,
     0.0013836841929442977,
 )
-# log(2) in two parts: the product of the first with a whole number of a few bits is exact.
+# log(2) in two parts. The product of the first with an integer of few bits is exact.
 _LOG2_HIGH = 355 / 512
 _LOG2_LOW = math.log(2) - _LOG2_HIGH
-_LEAST, _MOST = -87.33654, 88.72283  # exp is a normal number between them
-_ROUNDS = 1.5 * 2**23  # added to a number of less than 22 bits, it leaves the nearest whole number in the last bits
+_LEAST, _MOST = -87.33654, 88.72283  # between them exp is a normal number
+_ROUNDS = 1.5 * 2**23  # added to a number of less than 22 bits, it rounds it: the last bits are the nearest integer
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf(x) = 1 - (a1 t + ... + a5 t^5) exp(-x^2) with
 # t = 1 / (1 + p x) for x >= 0, within 1.5e-7.
 _ERF_P = 0.3275911
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 _PRODUCTS = (2.0, 3.0, 4.0)
-"""Exponents of powers that are products."""
+"""Exponents of powers that are computed as products."""
 
 
 @functools.cache
@@ -53,14 +54,14 @@ def use_vector_math() -> None:
 
 
 def _rule_of(op: Any) -> Callable[[Any], Any]:
-    """Return TVM's own rule for a function."""
+    """Return TVM's lowering rule for a function."""
     names = (_RULE, "default.FLowerIntrinsic", "default.FLegalize")
     rule: Callable[[Any], Any] = next(rule for rule in map(op.get_attr, names) if rule is not None)
     return rule
 
 
 def _power(others: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the rule for powers: products for the constant exponents of :data:`_PRODUCTS`, ``others`` for all else."""
+    """Return the lowering rule for powers: products for the constant exponents :data:`_PRODUCTS`, else ``others``."""
 
     def lowered(call: Any) -> Any:
         base, exponent = call.args
@@ -76,7 +77,8 @@ def _power(others: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _lowering(rule: Callable[[Any], Any], others: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return ``rule`` for numbers of 32 and 16 bits, and ``others`` for all else: vectors of unknown length too."""
+    """Return a lowering rule: ``rule`` for float32 and 16-bit floats, ``others`` for other types and for vectors of
+    unknown length."""
 
     def lowered(call: Any) -> Any:
         dtype = _dtype(call)
@@ -94,12 +96,12 @@ def _dtype(value: Any) -> str:
 def _exp(x: Any) -> Any:
     dtype = _dtype(x)
     least, most = const(_LEAST, dtype), const(_MOST, dtype)
-    # Comparisons that are false for NaN.
+    # Both comparisons are false for NaN.
     return Select(x < least, const(0.0, dtype), Select(x > most, const(math.inf, dtype), _bounded_exp(x)))
 
 
 def _sigmoid(x: Any) -> Any:
-    """Return 1 / (1 + exp(-x)). What exp(-x) is below its least value does not change the sum."""
+    """Return 1 / (1 + exp(-x)). Below the least value of exp(-x), its value does not change the sum."""
     dtype = _dtype(x)
     one, most = const(1.0, dtype), const(_MOST, dtype)
     opposite = const(0.0, dtype) - x
@@ -107,22 +109,23 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _bounded_exp(x: Any) -> Any:
-    """Return exp(x) as 2^n exp(r) with x = n log(2) + r: the nearest normal number where it is none."""
+    """Return exp(x) as 2^n exp(r) with x = n log(2) + r. ``x`` is clamped such that the result is a normal number."""
     dtype = _dtype(x)
     integer = dtype.replace("float32", "int32")
 
     def number(value: float) -> Any:
         return const(value, dtype)
 
-    # NaN stays NaN in this order of operands.
+    # In this order of operands, NaN stays NaN.
     bounded = tvm.tirx.max(number(_LEAST), tvm.tirx.min(number(_MOST), x))
-    shifted = bounded * number(1 / math.log(2)) + number(_ROUNDS)  # its last bits are n
+    shifted = bounded * number(1 / math.log(2)) + number(_ROUNDS)  # the last bits are n
     power = shifted - number(_ROUNDS)
     rest = bounded - power * number(_LOG2_HIGH) - power * number(_LOG2_LOW)
     series = number(_EXP[-1])
     for coefficient in reversed(_EXP[:-1]):
         series = series * rest + number(coefficient)
-    # n is added to the exponent. Where that is 2^128, which is no number, the series is less than one.
+    # n is added to the exponent. For n = 128 (2^128 is not a float32) the series is less than one, so the result is
+    # finite.
     exponent = tvm.tirx.reinterpret(integer, shifted) << const(23, integer)
     return tvm.tirx.reinterpret(dtype, tvm.tirx.reinterpret(integer, series) + exponent)
 

@@ -1,1 +1,1 @@
-"""Caches of language models that stay in the network: those that grow, and those of a fixed size."""
+"""Caches of language models that stay in the network: growing caches, and static caches of a fixed size."""

@@ -1,9 +1,9 @@
 """The buffers of a network's growing caches while it runs.
 
-A network returns a cache as the first rows of a buffer of the largest extent. Where it is given that array or tensor
-again, its rows are in the buffer already, and the new ones are written behind them. They are written there once: who
-goes on from one cache twice gets a new buffer the second time, to which everything is copied, as who gives a cache of
-another origin does.
+A network returns a cache as the first rows of a buffer of the largest extent. If the caller passes that array or tensor
+again, its rows are in the buffer already, and the new rows are written after them. This happens once: if the caller
+continues from one cache twice, the second time everything is copied to a new buffer. A cache that does not come from a
+buffer is copied too.
 
 Importing this module does not load torch.
 """
@@ -27,23 +27,23 @@ from devices.timing.arguments import numpy_dtype
 Array = npt.NDArray[Any]
 
 _PLAIN = {"bfloat16": "uint16"}
-"""Types of which numpy reads no tensors of TVM's, and others of the same size."""
+"""Types in which numpy cannot read TVM's tensors, each with a type of the same size that it can read."""
 
 
 @dataclass(frozen=True)
 class GrowingCache:
-    """An input that the network returns with more rows behind its own."""
+    """An input that the network returns with more rows after its own."""
 
     input: int
-    """Its place among the inputs."""
+    """Its index among the inputs."""
     output: int
-    """Its place among the outputs."""
+    """Its index among the outputs."""
     axis: int
     """The axis of the rows."""
     most: int
     """Largest number of rows of the output."""
     added: int | str
-    """Number of rows that it grows by, or the name of the dynamic dimension whose extent that is."""
+    """Number of rows that it grows by, or the name of the dynamic dimension whose extent is this number."""
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> tuple[GrowingCache, ...]:
@@ -60,7 +60,8 @@ class GrowingCache:
         return (*shape[: self.axis], self.most, *shape[self.axis + 1 :])
 
     def rows_after(self, shape: Sequence[int], extents: Mapping[str, int]) -> int:
-        """Return the rows of the output for an input of this shape. ``extents``: of the dynamic dimensions."""
+        """Return the rows of the output for an input of this shape. ``extents``: the extents of the dynamic
+        dimensions."""
         return shape[self.axis] + (extents[self.added] if isinstance(self.added, str) else self.added)
 
     def rows(self, buffer: Any, count: int) -> Any:
@@ -70,23 +71,23 @@ class GrowingCache:
 
 @dataclass
 class _Buffer:
-    """Memory of a cache. It lives as long as an array or tensor that shares it, but for the tensor here."""
+    """Memory of a cache. It lives as long as an array or tensor that shares it, other than ``tensor``."""
 
     memory: weakref.ref[Array]
-    """All of it, in a type that numpy and TVM both have."""
+    """All of the memory, in a type that numpy and TVM both have."""
     dtype: str
     """Type of the cache."""
     tensor: Any
-    """TVM's tensor of all of it."""
+    """TVM's tensor of all of the memory."""
     rows: int = 0
     """Rows that were written."""
     view: weakref.ref[Any] | None = None
     """The array or tensor of these rows that the network has returned last."""
     view_id: int = 0
-    """Its identity."""
+    """``id`` of the view."""
 
     def array(self) -> Array | None:
-        """Return all of it; None if nothing shares it any more."""
+        """Return all of the memory. None if nothing shares it any more."""
         memory = self.memory()
         return memory if memory is None or self.dtype not in _PLAIN else memory.view(numpy_dtype(self.dtype))
 
@@ -96,16 +97,16 @@ class CacheStep:
     """The arguments of a run that grows caches."""
 
     kept: Mapping[int, Any]
-    """What is given for inputs whose rows are in the buffer already, by their places: TVM's tensors of the right shape,
-    which the network does not read."""
+    """Placeholders for the inputs whose rows are in the buffer already, by input index: TVM's tensors of the right
+    shape, which the network does not read."""
     arguments: tuple[Any, ...]
-    """The arguments of ``main`` behind its inputs: the buffers, and the rows from which on they have to be written."""
+    """The arguments of ``main`` after its inputs: the buffers, and for each the first row to write."""
     grown: Mapping[int, tuple[_Buffer, Array]]
-    """The grown caches by their places among the outputs: the buffer, and its rows."""
+    """The grown caches by output index: the buffer, and its rows."""
 
 
 NO_STEP = CacheStep({}, (), {})
-"""That of a network without growing caches."""
+"""The step of a network without growing caches."""
 
 
 class CacheBuffers:
@@ -118,13 +119,13 @@ class CacheBuffers:
     def __init__(self, caches: Sequence[GrowingCache]) -> None:
         self._caches = tuple(caches)
         self._by_address: dict[int, _Buffer] = {}
-        # The same by the identity of the last view, which is read sooner than an address.
+        # The same by the ``id`` of the last view, which takes less time to read than an address.
         self._by_view: dict[int, _Buffer] = {}
         self._first_rows = tvm.runtime.empty((len(caches),), "int64") if caches else None
         self._first_row_numbers = array_of(self._first_rows) if caches else np.zeros(0, np.int64)
 
     def step(self, inputs: Sequence[Any], extents: Mapping[str, int]) -> CacheStep:
-        """Return the arguments for a run on ``inputs``, arrays or tensors that the network takes. They are those of one
+        """Return the arguments for a run on ``inputs``, arrays or tensors that the network accepts. They hold for one
         run: the next step changes them."""
         kept: dict[int, Any] = {}
         alike: dict[Any, Any] = {}
@@ -139,7 +140,7 @@ class CacheBuffers:
                 buffer, array = self._new(cache.buffer_shape(shape), name_of(value.dtype))
                 self._first_row_numbers[at] = 0
             else:
-                # The shape is all that the network reads of it: one for all caches of this shape.
+                # The network reads only its shape: one tensor serves all caches of this shape.
                 key = shape, buffer.dtype
                 if key not in alike:
                     alike[key] = buffer.tensor._create_view(shape, buffer.dtype, 0)
@@ -156,7 +157,7 @@ class CacheBuffers:
         return self._as_view(buffer, rows, as_torch)
 
     def placed(self, cache: GrowingCache, rows: Array, as_torch: bool) -> Any:
-        """Return a copy of a cache in a buffer, in which it grows, as an array or a torch tensor."""
+        """Copy a cache to a buffer in which it can grow, and return it as an array or a torch tensor."""
         buffer, array = self._new(cache.buffer_shape(rows.shape), str(rows.dtype))
         buffer.rows = rows.shape[cache.axis]
         view: Array = cache.rows(array, buffer.rows)
@@ -168,7 +169,7 @@ class CacheBuffers:
         return len(self._by_address)
 
     def _buffer_of(self, value: Any, cache: GrowingCache) -> _Buffer | None:
-        """Return the buffer whose last rows are those of ``value``; None where there is none."""
+        """Return the buffer whose written rows are those of ``value``. None if there is none."""
         buffer = self._by_view.get(id(value))
         if buffer is None or buffer.view is None or buffer.view() is not value:
             buffer = self._by_address.get(_address(value))
@@ -188,19 +189,19 @@ class CacheBuffers:
         return view
 
     def _forget_view(self, buffer: _Buffer) -> None:
-        # The identity of one that is gone may be that of another buffer's view by now.
+        # The view may be gone, and its ``id`` may belong to another buffer's view by now.
         if self._by_view.get(buffer.view_id) is buffer:
             del self._by_view[buffer.view_id]
 
     def _new(self, shape: tuple[int, ...], dtype: str) -> tuple[_Buffer, Array]:
-        """Return an empty buffer, and the array of all of it."""
+        """Return an empty buffer, and the array of all its memory."""
         plain = _PLAIN.get(dtype, dtype)
         tensor = tvm.runtime.empty(shape, plain)
         memory = array_of(tensor)
         address = _address(memory)
 
         def forget(gone: weakref.ref[Array]) -> None:
-            # Its memory may be that of another buffer by now.
+            # Another buffer may have this memory by now.
             if (there := self._by_address.get(address)) is not None and there.memory is gone:
                 del self._by_address[address]
                 self._forget_view(there)
@@ -213,8 +214,8 @@ class CacheBuffers:
 
 
 def filled(caches: Sequence[GrowingCache], inputs: Sequence[Array]) -> list[Array]:
-    """Return the arguments of ``main`` behind its inputs with the rows of ``inputs`` in the buffers: a run writes the
-    new rows alone, each time."""
+    """Return the arguments of ``main`` after its inputs, with the rows of ``inputs`` in the buffers: each run writes
+    only the new rows."""
     found = []
     for cache in caches:
         given = inputs[cache.input]
@@ -227,7 +228,7 @@ def filled(caches: Sequence[GrowingCache], inputs: Sequence[Array]) -> list[Arra
 def without_spare_rows(
     caches: Sequence[GrowingCache], inputs: Sequence[Array], outputs: Sequence[Array], extents: Mapping[str, int]
 ) -> tuple[Array, ...]:
-    """Return the outputs of ``main`` with the rows that each cache has for these inputs."""
+    """Return the outputs of ``main``, with each cache cut to the rows that it has for these inputs."""
     found = list(outputs)
     for cache in caches:
         found[cache.output] = cache.rows(outputs[cache.output], cache.rows_after(inputs[cache.input].shape, extents))

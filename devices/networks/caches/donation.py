@@ -1,6 +1,7 @@
-"""Memory of static caches while a network runs: a copy of the caller's, or the caller's own where it is *donated*.
+"""Memory of static caches while a network runs: a copy of the caller's array or, if that is *donated*, the array
+itself.
 
-A donated array or tensor is overwritten, and returned as the output that the cache became.
+A donated array or tensor is overwritten, and returned as the cache's output.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class StaticCache:
     """An input that the network overwrites and returns."""
 
     input: int
-    """Its place among the inputs."""
+    """Its index among the inputs."""
     output: int
-    """Its place among the outputs."""
+    """Its index among the outputs."""
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> tuple[StaticCache, ...]:
@@ -39,7 +40,7 @@ class Donations:
     """The inputs of one network that may be donated.
 
     Args:
-        manifest: of the network's folder.
+        manifest: the manifest of the network's folder.
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
@@ -53,14 +54,14 @@ class Donations:
         return tuple(self._places)
 
     def tensors(self, inputs: Sequence[Any], donate: Collection[str]) -> dict[int, Any]:
-        """Return TVM's tensors in the memory of the inputs that are donated, by their places.
+        """Return TVM's tensors in the memory of the donated inputs, by input index.
 
         Args:
-            inputs: what is given for all inputs, of the right types and shapes.
+            inputs: all inputs, of the right types and shapes.
             donate: names of inputs.
 
-        Raises :class:`NetworkInputError` for a name that is no static cache's, for memory that cannot be overwritten,
-        and for memory that two inputs share of which one is donated.
+        Raises :class:`NetworkInputError` for a name that is not a static cache's, for memory that cannot be
+        overwritten, and for memory that a donated input shares with another input.
         """
         names = (donate,) if isinstance(donate, str) else tuple(donate)
         wrong = next((each for each in names if isinstance(donate, str) or each not in self._places), None)
@@ -85,13 +86,13 @@ class Donations:
         return found
 
     def _refuse_overlaps(self, inputs: Sequence[Any], donated: Mapping[int, Any]) -> None:
-        # What is not contiguous is copied before the network runs.
+        # Inputs that are not contiguous are copied before the network runs.
         spans = []
         for at, value in enumerate(inputs):
             address, is_contiguous = (donated[at].data_ptr(), True) if at in donated else _memory(value)
             if is_contiguous and value.nbytes:
                 spans.append((address, address + value.nbytes, at))
-        last = last_donated = (0, 0)  # where the memory of the inputs so far ends, and the input for which it does
+        last = last_donated = (0, 0)  # end of the memory of the inputs so far, and the input that ends there
         for start, end, at in sorted(spans):
             before = last if at in donated else last_donated
             if start < before[0]:

@@ -1,10 +1,10 @@
-"""Growing caches: inputs of a network that it returns with more rows behind them, such as a decoder's keys and values.
+"""Growing caches: inputs that a network returns with more rows after them, such as a decoder's keys and values.
 
     keys = concat(keys of the tokens before, keys of the new tokens)
 
-Copying the rows of before takes as long as reading them. Instead, the compiled network writes the new rows behind the
-old ones, in a buffer of the largest extent: an argument of ``main`` that it returns. One number for each cache says
-from which row on the buffer has to be written: after the rows of before if it has these already, else from 0.
+Copying the old rows takes as long as reading them. Instead, the compiled network writes the new rows after the old
+ones, in a buffer of the largest extent: an argument of ``main`` that it returns. One number for each cache is the first
+row of the buffer to write: the row after the old ones if the buffer has these already, else 0.
 
 :mod:`devices.networks.caches.cache_buffers` keeps the buffers when the network runs.
 """
@@ -49,20 +49,20 @@ class _Found:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The axis of its buffer, and the rows: one kernel reads buffers of one size."""
+        """The axis of its rows, and the rows of its buffer. A kernel can only read buffers of one size."""
         return self.cache.axis, self.cache.most
 
     def in_buffer(self, shape: Sequence[Any]) -> list[Any]:
-        """Return the shape of the cache's buffer. ``shape``: of the cache."""
+        """Return the shape of the cache's buffer. ``shape``: the shape of the cache."""
         return [const(self.cache.most, _INDEX) if at == self.cache.axis else each for at, each in enumerate(shape)]
 
 
 def grow_in_place(module: tvm.IRModule, shapes: Shapes | None) -> tuple[tvm.IRModule, tuple[GrowingCache, ...]]:
-    """Return a scheduled network whose ``main`` takes, behind its inputs, the buffer of each growing cache and the rows
-    to begin at, (caches,) of int64; and these caches. Without any, the module as it is.
+    """Return a scheduled network whose ``main`` takes, after its inputs, the buffer of each growing cache and the first
+    rows to write, (caches,) of int64. Return these caches too. If there are none, the module is unchanged.
 
-    A cache is left alone where another kernel reads it before it has grown, or where something else than kernels reads
-    it afterwards.
+    A cache is left alone if another kernel reads it before it has grown, or if anything but a kernel reads it
+    afterwards.
     """
     found = list(_caches(module["main"], module, shapes)) if shapes is not None else []
     changed: Mapping[Any, PrimFunc] | None = None
@@ -105,7 +105,7 @@ def _caches(main: Any, module: Any, shapes: Shapes) -> Iterator[_Found]:
 
 
 def _added(rows: Any, shapes: Shapes) -> int | str | None:
-    """Return the number of new rows, or the dynamic dimension whose extent it is; None where it is neither."""
+    """Return the number of new rows, or the dynamic dimension whose extent it is. None if it is neither."""
     if isinstance(rows, int | tirx.IntImm):
         return int(rows)
     name = str(getattr(rows, "name", ""))
@@ -113,7 +113,7 @@ def _added(rows: Any, shapes: Shapes) -> int | str | None:
 
 
 def _uses(values: Any, results: Sequence[Any]) -> dict[Any, int | None]:
-    """Return how many arguments of kernels each variable is; None where something else reads it."""
+    """Return how often each variable is an argument of a kernel. None for a variable that anything else reads."""
     found: dict[Any, int | None] = dict.fromkeys(results, 0)
     for value in values:
         if _is_call(value):
@@ -130,7 +130,7 @@ def _is_call(value: Any) -> TypeGuard[Call]:
 
 
 def _readers(module: Any, found: Sequence[_Found]) -> dict[Any, PrimFunc]:
-    """Return the kernels that read a grown cache, on its buffer. Raises :class:`_UnreadableError`."""
+    """Return the kernels that read a grown cache, changed to read its buffer. Raises :class:`_UnreadableError`."""
     caches = {each.result: each for each in found}
     positions: dict[Any, dict[int, _Found]] = {}
     for call in (each for each in kernel_calls(module["main"]) if not any(each.same_as(one.call) for one in found)):
@@ -153,7 +153,7 @@ def _on_buffers(kernel: PrimFunc, places: Mapping[int, _Found]) -> PrimFunc:
     except ValueError as error:
         raise _UnreadableError(first) from error
     changed = PrimFunc(parameters, body, kernel.ret_type, kernel.attrs)
-    # An extent that only the cache's shape has told is not known any more.
+    # An extent that only the shape of the cache gave is not known any more.
     known = [*parameters, *(extent for tensor in tensors(changed) for extent in tensor.ty.shape)]
     told = [variable for tensor in theirs for extent in tensor.ty.shape for variable in undefined_vars(extent)]
     if not all(any(variable.same_as(each) for each in known) for variable in told):
@@ -204,8 +204,8 @@ class _Rebinder(PyExprMutator):  # type: ignore[misc]
 
 
 def _append(concatenation: PrimFunc, found: _Found, caches: int) -> PrimFunc:
-    """Return the kernel that writes the rows of a grown cache from ``first_rows[at]`` on into its buffer. It takes the
-    buffer, the two parts of the cache, the first rows and ``at``."""
+    """Return the kernel that writes the rows of a grown cache into its buffer, from row ``first_rows[at]`` on. It takes
+    the buffer, the two parts of the cache, the first rows and ``at``."""
     kept, new, _ = tensors(concatenation)
     axis = found.cache.axis
     buffer = tirx.decl_buffer(found.in_buffer(kept.ty.shape), str(kept.ty.dtype), "buffer")
@@ -237,5 +237,5 @@ def _append(concatenation: PrimFunc, found: _Found, caches: int) -> PrimFunc:
 
 
 def _outermost(extents: Sequence[Any]) -> int:
-    """Return the first axis with several places, which is worth several threads."""
+    """Return the first axis longer than one: its loop runs on several threads."""
     return next((at for at, extent in enumerate(extents) if is_long(extent)), 0)

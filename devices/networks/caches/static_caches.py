@@ -1,12 +1,13 @@
 """Static caches: inputs of a fixed shape that a network returns with some rows replaced, such as a decoder's keys and
-values of at most so many tokens.
+values for a fixed number of tokens.
 
-    keys = scatter(keys of before, places, keys of the new tokens)
+    keys = scatter(old keys, places, keys of the new tokens)
 
 Copying a cache takes longer than writing a few rows of it. The compiled network writes them into its argument, which it
-returns: who runs it gives it memory that may be overwritten (:mod:`devices.networks.caches.donation`).
+returns. So the caller passes memory that may be overwritten (:mod:`devices.networks.caches.donation`).
 
-Only updates are written in place, no sums or maxima: a second run on the overwritten argument returns the same.
+Only replacements are written in place, not sums or maxima: so a second run on the overwritten argument returns the
+same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from devices.networks.graph.legalization.scatters import overwriting
 def overwrite_caches(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[StaticCache, ...]]:
     """Return a scheduled network for CPUs whose ``main`` overwrites its static caches, and these caches.
 
-    A cache is left alone where something else than its write reads what was in it, or where it is returned twice.
+    A cache is left alone if anything but its write reads the old rows, or if it is returned twice.
     """
     graph = _Graph.of(module)
     found = [cache for at, result in enumerate(graph.results) if (cache := _cache(graph, at, result)) is not None]
@@ -85,21 +86,23 @@ class _Graph:
         return cls(module, bound, uses, results_of(main), parameters)
 
     def memory(self, variable: Any) -> list[Any]:
-        """Return the variables that share the memory of ``variable``: itself, what it is a view of, and so on."""
+        """Return the variables that share the memory of ``variable``: itself, the variable that it is a view of, and so
+        on."""
         value: Any = self.bound.get(variable)
         if is_call(value, "relax.reshape"):
             (value, _) = value.args
         return [variable, *(self.memory(value) if isinstance(value, relax.Var) else [])]
 
     def write(self, variable: Any) -> Call | None:
-        """Return the call that copies other rows into its first argument to make ``variable``; None where none does."""
+        """Return the call that makes ``variable`` by replacing rows of its first argument. None if no such call makes
+        it."""
         call: Any = self.bound.get(variable)
         is_write = is_call(call, "relax.call_tir") and overwriting(self.module[call.args[0]]) is not None
         return call if is_write else None
 
 
 def _cache(graph: _Graph, at: int, result: Any) -> _Found | None:
-    """Return the cache that the network returns in this place; None where it is none."""
+    """Return the cache that the network returns as output ``at``. None if this output is no cache."""
     source = last = graph.memory(result)[-1]
     if sum(graph.memory(each)[-1].same_as(last) for each in graph.results) > 1:
         return None

@@ -1,7 +1,7 @@
 """Search for the operator at which an imported network and its framework begin to differ.
 
-Both compute the values between the inputs and the outputs, and the first that differ are found: with up to
-:data:`_AT_ONCE` values as the network's outputs at a time, then with those between the last equal and the first other.
+Both compute values between the inputs and the outputs, up to :data:`_AT_ONCE` at a time as outputs of the network. The
+search goes on between the last value that agrees and the first that differs.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from devices.networks.network import Intermediate, Network
 
 _AT_ONCE = 64
-"""Values that are computed and compared at a time: each is kept in memory, and keeps operators from being fused."""
+"""Values that are compared at a time. Each is kept in memory, and prevents the fusion of operators."""
 
 Compare = Callable[["Network"], Sequence[float]]
-"""Returns of each output of a network the relative error; 0 where rounding alone may explain it."""
+"""Returns the relative error of each output of a network; 0 if rounding alone may explain the difference."""
 
 
 def first_difference(network: Network, errors_of: Compare) -> tuple[Intermediate, float] | None:
     """Return the first value that differs from the framework's, in the order of computation, and its relative error.
-    None where all values agree.
+    None if all values agree.
 
-    Raises :class:`fleet_tune.base.errors.NetworkError` where a network that returns its values cannot be imported, and
-    what ``errors_of`` raises.
+    Raises :class:`fleet_tune.base.errors.NetworkError` if the network that returns these values cannot be imported, and
+    the errors of ``errors_of``.
     """
     framework = network.framework
     values = framework.intermediates()

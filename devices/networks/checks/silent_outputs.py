@@ -1,7 +1,7 @@
-"""Outputs of which a comparison says nothing: without a finite number, one number everywhere, or equal for all inputs.
+"""Silent outputs, whose comparison tells nothing: no finite number, one number everywhere, or the same for all inputs.
 
-A comparison of such an output agrees whatever the kernels before it compute. Other inputs are tried, on which it may
-say something.
+Such an output agrees whatever the kernels before it compute. So other inputs are tried, on which its comparison may
+tell something.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from devices.networks.network import Array, Network
 from fleet_tune.base.errors import UserError
 
 _DRAWS = ((1, False), (2, True))
-"""Number of each further draw of inputs, and true where its floats are positive."""
+"""Number of each further draw of inputs, and true if its floats are positive."""
 
 
 @dataclass(frozen=True)
 class SilentOutput:
-    """An output that says nothing on the example inputs."""
+    """An output whose comparison on the example inputs tells nothing."""
 
     at: int
     """Position of the output."""
     reason: str
     """Reason in words."""
     others: tuple[Network, tuple[Array, ...]] | None
-    """The network on other inputs, on which the output says something, with the outputs of its framework. None where
-    there are none."""
+    """The network on other inputs, on which the comparison tells something, with the outputs of its framework. None if
+    no such inputs were found."""
 
 
 def silent_outputs(network: Network, expected: Sequence[Array]) -> list[SilentOutput]:
-    """Return the outputs of ``network`` that say nothing; ``expected`` are those of its framework on the example
-    inputs. Runs the framework on other inputs."""
+    """Return the silent outputs of ``network``. ``expected``: the framework's outputs on the example inputs. Runs the
+    framework on other inputs."""
     reasons = {at: said for at, output in enumerate(expected) if (said := _uniform(output))}
     drawn: list[tuple[Network, tuple[Array, ...]]] = []
     for draw, positive in _DRAWS:
@@ -43,7 +43,7 @@ def silent_outputs(network: Network, expected: Sequence[Array]) -> list[SilentOu
         other = network.given(example_inputs(network.fixed_module(), positive, draw), "other inputs")
         try:
             outputs = other.framework_outputs()
-        except UserError:  # not in the domain of the network
+        except UserError:  # the inputs are not in the domain of the network
             continue
         if not drawn:
             for at, output in enumerate(outputs):
@@ -61,8 +61,8 @@ def _says_something(output: Array, before: Array) -> bool:
 
 
 def _uniform(output: Array) -> str:
-    """Return in words that an output has no finite number, or one number everywhere; empty where it has several. One
-    number alone counts as several."""
+    """Return in words that an output has no finite number, or one number everywhere. Empty if it has several numbers,
+    or is a single finite number."""
     if not output.size:
         return ""
     wide = output.astype(np.float64) if output.dtype.kind not in "iub" else output

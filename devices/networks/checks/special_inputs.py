@@ -1,7 +1,7 @@
-"""Inputs besides the examples, and what they show of a network: with NaN, infinities, both zeros and denormal numbers
-at random places.
+"""Special inputs: examples with NaN, infinities, both zeros and denormal numbers at random places. They show how a
+network treats these.
 
-NaN and infinities come apart: after a sum of both there is only NaN.
+NaN and infinities are in separate sets: a sum of both is NaN.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from devices.timing.arguments import is_float
 from fleet_tune.base.errors import UserError
 
 _SHARE = 256
-"""One element of so many has a special value."""
+"""One element in this many has a special value."""
 _DENORMAL = float(np.finfo(np.float32).tiny)
 """Differences below the smallest normal number count for nothing."""
 _SMALL = (-0.0, 1e-40, -1e-40)
@@ -27,12 +27,12 @@ KINDS: dict[str, tuple[float, ...]] = {
 
 
 def special_inputs(inputs: Sequence[Array], fixed: Sequence[bool]) -> dict[str, tuple[Array, ...]]:
-    """Return ``inputs`` with special values, by the name of the set, the same in every process. Empty where no input
-    can have any.
+    """Return ``inputs`` with special values, by the name of the set, the same in every process. Empty if no input can
+    have special values.
 
     Args:
         inputs: the example inputs.
-        fixed: true for each input that stays: its values are places in another tensor.
+        fixed: true for each input that must not change, as its values are indices.
     """
     able = [
         is_float(each.dtype.name) and not stays and each.size > 0 for each, stays in zip(inputs, fixed, strict=True)
@@ -59,7 +59,7 @@ def _with(array: Array, values: tuple[float, ...], seed: tuple[int, ...]) -> Arr
 
 
 def special_inputs_of(network: Network) -> dict[str, tuple[Array, ...]]:
-    """Return :func:`special_inputs` of a network. Inputs of which it makes indices stay."""
+    """Return :func:`special_inputs` of a network. Inputs that it uses as indices do not change."""
     from devices.networks.input_ranges import input_ranges
 
     indices = [each.index for each in input_ranges(network.fixed_module())]
@@ -67,7 +67,8 @@ def special_inputs_of(network: Network) -> dict[str, tuple[Array, ...]]:
 
 
 def special_outputs_of(network: Network) -> dict[str, tuple[Array, ...] | None]:
-    """Return the outputs of the network's framework on each set of special inputs; None where it refuses them."""
+    """Return the outputs of the network's framework on each set of special inputs. None if the framework refuses
+    them."""
     found: dict[str, tuple[Array, ...] | None] = {}
     for name, inputs in special_inputs_of(network).items():
         try:
@@ -78,11 +79,12 @@ def special_outputs_of(network: Network) -> dict[str, tuple[Array, ...] | None]:
 
 
 def difference(kind: str, outputs: Sequence[Array], expected: Sequence[Array], tolerance: float) -> str:
-    """Return in words how ``outputs`` differ from ``expected`` on the inputs of ``kind``; empty where they do not.
+    """Return in words how ``outputs`` differ from ``expected`` on the inputs of ``kind``. Empty if they do not.
 
-    NaN and infinity are compared by place. Where the inputs have infinities, both count as the same: sums of
-    infinities and overflows depend on the order, and frameworks differ in it from element to element. Other numbers
-    may differ by ``tolerance`` of the largest one, and booleans and integers by that share of them.
+    NaN and infinity are compared by place. If the inputs have infinities, NaN and infinity count as the same: the
+    result of sums with infinities or overflows depends on the order of terms, which frameworks choose differently from
+    element to element. Other numbers may differ by ``tolerance`` of the largest one, and booleans and integers by that
+    share of them.
     """
     for at, (ours, theirs) in enumerate(zip(outputs, expected, strict=True)):
         if said := _difference(kind, ours, theirs, tolerance):

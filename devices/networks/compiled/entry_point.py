@@ -13,10 +13,10 @@ class NetworkEntryPoint:
 
     Args:
         network: takes the inputs and returns the outputs.
-        inputs: of the network.
-        name: of the entry point.
+        inputs: the inputs that the network takes.
+        name: name of the entry point.
 
-    Raises :class:`NetworkInputError` where the network has no entry point of this name.
+    Raises :class:`NetworkInputError` if the network has no entry point of this name.
     """
 
     def __init__(self, network: Callable[..., Any], inputs: InputShapes, name: str) -> None:
@@ -32,6 +32,6 @@ class NetworkEntryPoint:
 
     def __call__(self, *inputs: Any, donate: Collection[str] = ()) -> Any:
         """Return the outputs of the network; ``donate``: as for the network. Raises :class:`NetworkInputError` for
-        inputs of another part of its range."""
+        inputs outside of the entry point's range."""
         self._inputs.check_entry_point(self.name, inputs)
         return self._network(*inputs, donate=donate)

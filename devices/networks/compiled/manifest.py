@@ -1,7 +1,7 @@
 """Reading the folder of a compiled network: its manifest, and the files that the manifest describes.
 
-Every file is checked against the hash in the manifest before it is used. Everything wrong with a folder is an
-:class:`OutputFolderError`, which says how to mend it.
+Every file is checked against the hash in the manifest before it is used. Any fault of a folder raises
+:class:`OutputFolderError`, which says how to correct it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fleet_tune.base.shapes.extent_sums import ExtentSum
 from fleet_tune.base.shapes.shapes import parse_shapes
 
 SCHEMA, OVERWRITING_SCHEMA = 1, 2
-"""Of a manifest; the second one of a network that overwrites arguments (:data:`STATIC_CACHES`): a reader that knows the
-first alone would give it the caller's memory."""
+"""Schemas of a manifest. The second is for a network that overwrites arguments (:data:`STATIC_CACHES`): a reader that
+only knows the first would let it overwrite the caller's memory."""
 LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
 LIBRARIES = "libraries"
-"""What the manifest says of each library whose kernels the network calls: name, package, licence."""
+"""Field of the manifest: name, package and licence of each library whose kernels the network calls."""
 CACHES = "caches"
 """The growing caches of the network (:class:`devices.networks.caches.cache_buffers.GrowingCache`)."""
 STATIC_CACHES = "static_caches"
@@ -34,7 +34,7 @@ COMPILE_AGAIN = "compile it again with 'fleet-tune compile'"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest in ``folder``. Raises :class:`OutputFolderError` where it is missing or damaged."""
+    """Return the manifest in ``folder``. Raises :class:`OutputFolderError` if it is missing or damaged."""
     if not folder.is_dir():
         raise OutputFolderError(f"no such folder: {folder}", "give a folder that 'fleet-tune tune' wrote")
     try:
@@ -71,7 +71,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def checked_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> Path:
-    """Return the path of a file of ``folder``. Raises :class:`OutputFolderError` where its hash is another one."""
+    """Return the path of a file of ``folder``. Raises :class:`OutputFolderError` if its hash differs from the
+    manifest's."""
     path = folder / name
     try:
         digest = file_digest(path)
@@ -150,7 +151,7 @@ def _are_shapes(value: Any) -> bool:
     return _are_bounds(value) and bool(parse_shapes(value).dynamic)
 
 
-#: Checks of the parts of a manifest that are read here.
+#: Checks of the fields of a manifest that are read here.
 _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "target": lambda value: isinstance(value, dict) and isinstance(value.get("kind"), str),
     "device_class": lambda value: isinstance(value, str),

@@ -41,6 +41,7 @@ from devices.networks.compiled.entry_point import NetworkEntryPoint
 from devices.networks.compiled.manifest import (
     COMPILE_AGAIN,
     LIBRARY,
+    MANIFEST,
     PARAMETERS,
     checked_file,
     is_size,
@@ -56,6 +57,10 @@ from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import OutputFolderError
 
 _LONG_SECS = 0.5
+# A folder in which another network is published meanwhile is read again, at most so often. The files of the other
+# network are moved one after another, within the seconds given here.
+_TRIES = 3
+_PUBLISH_SECS = 0.2
 _SEVERAL = (list, tuple, tvm_ffi.Array)
 _POOLS = ThreadPools()
 _FORK_LOCKS = ForkLocks(before=_POOLS.before_fork, in_child=_POOLS.in_child)
@@ -64,17 +69,17 @@ _FORK_LOCKS = ForkLocks(before=_POOLS.before_fork, in_child=_POOLS.in_child)
 class CompiledNetwork:
     """A compiled network as a callable.
 
-    ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs in the same
-    kind: one array or tensor, or a tuple where the network has several outputs. With ``donate=names`` it overwrites the
-    inputs of these names (see :attr:`donatable`) and returns them. Calls from several threads take turns.
-    A fork of the process waits for the calls of its other threads, and its child may call the network. A pickle of it
-    is the name of its folder, from which another process loads it.
+    ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs as the same
+    kind: one array or tensor, or a tuple if the network has several outputs. With ``donate=names`` it overwrites the
+    inputs of these names (see :attr:`donatable`) and returns them. Calls from several threads take turns. A fork of the
+    process waits for the calls of its other threads, and its child may call the network. A pickled network is the name
+    of its folder, from which another process loads it, unless the folder holds another network by then.
 
     Args:
         module: TVM's runtime module.
         parameters: the weights, in the order of the arguments of ``main`` after the inputs.
         manifest: the description of the network (see :mod:`devices.networks.compiled.network_folder`).
-        folder: where it was loaded from.
+        folder: the folder that it was loaded from.
     """
 
     def __init__(self, module: Any, parameters: Sequence[Array], manifest: Mapping[str, Any], folder: Path) -> None:
@@ -92,10 +97,10 @@ class CompiledNetwork:
         self._main = self._machine["main"]
         self._parameters = [tvm.runtime.tensor(array, self._device) for array in parameters]
         # For each output, true if it shares memory with another output, an input or a weight. None before the first
-        # call: the network decides it, not its inputs.
+        # call. It depends on the network, not on the inputs.
         self._aliased: list[bool] | None = None
-        # The inputs that need no conversion: those of the last call, if torch tensors were given to a network whose
-        # only output is on this CPU, in memory of its own.
+        # Signature of inputs that need no conversion. It is set if a call passed torch tensors to a network whose only
+        # output is on this CPU, in memory of its own.
         self._direct_inputs: InputSignature | None = None
         self._lock = _FORK_LOCKS.make()
         self._loaded_by = os.getpid()
@@ -105,10 +110,27 @@ class CompiledNetwork:
     def read(cls, folder: Path) -> CompiledNetwork:
         """Load a folder written by :func:`devices.networks.compiled.network_folder.compile_network`.
 
-        Raises :class:`OutputFolderError` where it is missing, incomplete, damaged, or for another machine.
+        Raises :class:`OutputFolderError` if it is missing, incomplete, damaged, or for another machine.
         """
+        folder = folder.resolve()  # all files are of one version, also while a link to it changes
+        for _ in range(_TRIES - 1):
+            version = _version(folder)
+            try:
+                network = cls._read(folder)
+            except OutputFolderError:
+                time.sleep(_PUBLISH_SECS)
+                if _version(folder) == version:
+                    raise
+            else:
+                if _version(folder) == version:
+                    return network
+        return cls._read(folder)
+
+    @classmethod
+    def _read(cls, folder: Path) -> CompiledNetwork:
         manifest = read_manifest(folder)
         _check_processor(folder, manifest)
+        _check_tvm(folder, manifest)
         library, parameters = (checked_file(folder, name, manifest) for name in (LIBRARY, PARAMETERS))
         called = {name: checked_file(folder, name, manifest) for name in libraries.FILES if name in manifest["files"]}
         unusable = gpu_problem(prepare_cuda()) if device_kind(json.dumps(manifest["target"])) == "cuda" else ""
@@ -119,7 +141,7 @@ class CompiledNetwork:
             )
         try:
             arrays = read_parameters(parameters, manifest)
-            # From the file, not from its bytes: the loader maps it.
+            # Loaded from the file, not from its bytes: the loader maps the file.
             with _FORK_LOCKS.make(), linked(library) as shared_object:
                 libraries.load(called)
                 module = tvm.runtime.load_module(str(shared_object))
@@ -134,7 +156,7 @@ class CompiledNetwork:
         return cls(module, arrays, manifest, folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CompiledNetwork.read, (self._folder,)
+        return _unpickled, (self._folder, self.manifest["files"])
 
     @property
     def donatable(self) -> tuple[str, ...]:
@@ -162,11 +184,11 @@ class CompiledNetwork:
             returned = flat(result)
             aliased = self._aliased
             if aliased is None and any(0 in each.shape for each in (*given, *returned)):
-                aliased = [True] * len(returned)  # what has no elements tells nothing
+                aliased = [True] * len(returned)  # empty tensors do not show what is shared
             elif aliased is None:
                 aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
                 for cache in self._static.values():
-                    aliased[cache.output] = False  # of memory that is the caller's in any case
+                    aliased[cache.output] = False  # its memory is the caller's in any case
                 self._aliased = aliased
             alone = self._aliased == [False] and not (isinstance(result, _SEVERAL) or self.caches or self._static)
             is_new = self._direct_inputs is None or self._inputs.is_dynamic
@@ -183,11 +205,11 @@ class CompiledNetwork:
 
     def entry_point(self, name: str) -> NetworkEntryPoint:
         """Return an entry point of the network (``--shapes "...; step: tokens=1"``). Raises
-        :class:`devices.networks.input_shapes.NetworkInputError` where it has none of this name."""
+        :class:`devices.networks.input_shapes.NetworkInputError` if it has none of this name."""
         return NetworkEntryPoint(self, self._inputs, name)
 
     def in_buffers(self, *inputs: Any) -> list[Any]:
-        """Return the inputs with the caches among them copied: growing ones to buffers, in which they grow, static ones
+        """Return the inputs with their caches copied: growing caches to buffers in which they can grow, static caches
         to memory that may be donated."""
         self._check(inputs)
         given = list(inputs)
@@ -200,8 +222,8 @@ class CompiledNetwork:
         return given
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
-        """Return the median seconds of a run on ``inputs`` (a tuple, or the only input). Converting them does not
-        count."""
+        """Return the median seconds of a run on ``inputs`` (a tuple, or the only input), without the time of converting
+        them."""
         if _POOLS.is_lost:
             return _POOLS.in_substitute(self.measure_secs, inputs, repeats, warmups)
         single = isinstance(inputs, np.ndarray) or is_torch(inputs)
@@ -209,8 +231,8 @@ class CompiledNetwork:
         return statistics.median(self._timed(arguments, warmups + repeats)[warmups:])
 
     def measure_within(self, inputs: Sequence[Any], budget_secs: float) -> float:
-        """Return the seconds of a run, as far as nothing disturbs it (:func:`devices.timing.run_series.calm_secs`),
-        over runs that take about ``budget_secs``."""
+        """Return the seconds of an undisturbed run (:func:`devices.timing.run_series.calm_secs`), over runs that take
+        about ``budget_secs``."""
         if _POOLS.is_lost:
             return _POOLS.in_substitute(self.measure_within, inputs, budget_secs)
         arguments = self._arguments(tuple(inputs))
@@ -280,7 +302,7 @@ class CompiledNetwork:
 
 
 def _check_processor(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise :class:`OutputFolderError` where this machine cannot run code for the network's target."""
+    """Raise :class:`OutputFolderError` if this machine cannot run code for the network's target."""
     target = json.dumps(manifest["target"])
     try:
         native = is_native(target)
@@ -299,6 +321,40 @@ def _check_processor(folder: Path, manifest: Mapping[str, Any]) -> None:
             + ", ".join(missing),
             "load it on a device of that class, or tune it for this one",
         )
+
+
+def _check_tvm(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise :class:`OutputFolderError` if another version of TVM compiled the network: the conventions of kernels may
+    differ, and TVM does not check them."""
+    built_with = manifest.get("versions", {}).get("tvm", tvm.__version__)
+    if built_with != tvm.__version__:
+        raise OutputFolderError(
+            f"{folder} was compiled with TVM {built_with}, and this is TVM {tvm.__version__}",
+            f"install apache-tvm {built_with} here, or compile the network again with 'fleet-tune compile'",
+        )
+
+
+def _version(folder: Path) -> tuple[tuple[int, int] | None, ...]:
+    """Return what tells whether another network was published in ``folder``."""
+    found: list[tuple[int, int] | None] = []
+    for name in (MANIFEST, LIBRARY, PARAMETERS):
+        try:
+            told = (folder / name).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((told.st_ino, told.st_mtime_ns))
+    return tuple(found)
+
+
+def _unpickled(folder: Path, files: Mapping[str, str]) -> CompiledNetwork:
+    """Load a pickled network. Raises :class:`OutputFolderError` if its folder holds another one by now."""
+    network = CompiledNetwork.read(folder)
+    if network.manifest["files"] != files:
+        raise OutputFolderError(
+            f"{folder} holds another network than the pickled one", "load the network anew in every process"
+        )
+    return network
 
 
 def _threads_of(manifest: Mapping[str, Any]) -> int:

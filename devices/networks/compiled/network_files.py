@@ -1,4 +1,4 @@
-"""The files of a compiled network for a device of another machine."""
+"""The files of a compiled network that is sent to a device of another machine."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class NetworkFiles:
         return [*inputs, *filled(self.caches, inputs), *self.parameters]
 
     def outputs(self, inputs: Sequence[Array], returned: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the network's outputs of what ``main`` has returned for these inputs."""
+        """Return the network's outputs, made from the values that ``main`` returned for these inputs."""
         return without_spare_rows(self.caches, inputs, returned, self.inputs.extents_of(inputs))

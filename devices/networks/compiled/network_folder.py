@@ -1,7 +1,7 @@
-"""The folder of a compiled network: ``network.so``, ``params.safetensors``, ``manifest.json``, and a library that the
-network calls with its licences.
+"""The folder of a compiled network: ``network.so``, ``params.safetensors``, ``manifest.json``, and, if the network
+calls a library, that library and its licences.
 
-The manifest is written last and holds the content hashes of the others, so that a folder that was being written at a
+The manifest is written last and holds the content hashes of the other files, so that a folder left incomplete by a
 power failure is recognised. Nothing in the folder is a pickle. Loading needs TVM's runtime, not torch.
 """
 
@@ -60,8 +60,8 @@ def compile_network(
 ) -> Path:
     """Compile ``lowered`` and write the folder ``out``. Returns ``out``.
 
-    Where ``out`` holds the same network already, compiled from the same traces by the same versions, its library and
-    weights stay as they are.
+    If ``out`` already holds the same network, compiled from the same traces by the same versions, its library and
+    weights stay unchanged.
 
     Args:
         lowered: the network.
@@ -71,8 +71,8 @@ def compile_network(
             errors). Its ``tasks``, a mapping from task id to fields such as ``best_secs`` and ``rule``, is merged into
             the tasks' entries.
 
-    Raises :class:`RecordStoreError` where a trace does not fit its task, :class:`DiskFullError`,
-    :class:`OutputFolderError` where ``out`` cannot be written.
+    Raises :class:`RecordStoreError` if a trace does not fit its task, :class:`DiskFullError`, and
+    :class:`OutputFolderError` if ``out`` cannot be written.
     """
     content = made_of(lowered, best)
     present = _present(out, content)
@@ -134,21 +134,21 @@ def libraries_in(folder: Path) -> tuple[str, ...]:
 def load(folder: Path | str) -> CompiledNetwork:
     """Return the network in ``folder`` as a callable on numpy arrays and torch tensors (see :class:`CompiledNetwork`).
 
-    Raises :class:`OutputFolderError` where the folder is missing, incomplete, damaged, or for another machine.
+    Raises :class:`OutputFolderError` if the folder is missing, incomplete, damaged, or for another machine.
     """
     return CompiledNetwork.read(Path(folder))
 
 
 @contextlib.contextmanager
 def staging(out: Path) -> Iterator[Path]:
-    """Provide a folder beside the files of ``out`` for networks that nobody may load yet; see :func:`publish`. It
-    starts with the published network's files, so that the same network need not be compiled again."""
+    """Provide a folder within ``out`` for networks that users must not load yet; see :func:`publish`. It starts with
+    the published network's files, so that the same network need not be compiled again."""
     stage = out / STAGE
     shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed
     published = stage / "network"
     _make_folder(published)
     try:
-        # There is none, or no hard links are possible: it is compiled again.
+        # If nothing is published, or hard links are impossible, the network is compiled again.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             for name in _files_in(out):
                 os.link(out / name, published / name)
@@ -158,8 +158,8 @@ def staging(out: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, out: Path) -> None:
-    """Move a compiled network from where it was staged to where users load it. The manifest comes last: in between, the
-    folder is recognised as incomplete."""
+    """Move a compiled network from its staging folder to the folder from which users load it. The manifest is moved
+    last: until then, the folder is recognised as incomplete."""
     try:
         names = _files_in(folder)
         for name in names:
@@ -172,8 +172,8 @@ def publish(folder: Path, out: Path) -> None:
 
 
 def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
-    """Return the network's module with every kernel scheduled by the trace of its task. On a CPU, kernels without one
-    get a contiguous loop order.
+    """Return the network's module with every kernel scheduled by the trace of its task. On a CPU, kernels without a
+    trace get a contiguous loop order.
 
     The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to
     names, and traces name blocks.
@@ -247,8 +247,8 @@ def made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
 
 
 def _choices(lowered: LoweredNetwork) -> list[Any]:
-    """Return what the lowered network depends on besides its fingerprint: the weights of its extents, which tiles of
-    rows are chosen by, the products that another precision was chosen for, and the steps that were left out."""
+    """Return the choices that the lowered network depends on besides its fingerprint: the weights of its extents (they
+    decide the tiles of rows), the products with another precision, and the steps that were left out."""
     products = [] if lowered.conversion is None else lowered.conversion.products
     return [str(lowered.shapes), products, [step for step, _ in lowered.left_out]]
 

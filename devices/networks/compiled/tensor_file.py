@@ -1,8 +1,8 @@
 """Arrays in a file of the safetensors format, of every type that kernels compute in, bfloat16 included.
 
 Layout: eight bytes with the header's length (little endian), the header (JSON: type, shape and position of each array),
-the arrays' bytes. Nothing is copied: the arrays are written from where they are, and read arrays are views of the
-mapped file.
+the arrays' bytes. Nothing is copied: arrays are written from their own memory, and arrays that are read are views of
+the mapped file.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _TYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
-# Alignment of the first array: kernels need it, and so does memory shared with TVM.
+# Alignment of the first array. Kernels need it, and sharing memory with TVM needs it.
 _ALIGNMENT = 64
 _PIECE = 1 << 24
 
 
 def can_hold(array: Array) -> bool:
-    """Return true if ``array`` is of a type that kernels have."""
+    """Return true if kernels compute in the type of ``array``."""
     return array.dtype in _NAMES
 
 
 def contents(arrays: Mapping[str, Array]) -> list[bytes | memoryview]:
-    """Return the file with ``arrays``, which are C-contiguous, in parts to write one after the other.
+    """Return the contents of a file with ``arrays``, which are C-contiguous, as parts to write one after the other.
 
     Raises ValueError for a type that no kernel has.
     """
@@ -65,8 +65,8 @@ def write(path: Path, arrays: Sequence[Array]) -> None:
 def read(path: Path, mode: Literal["r", "r+", "c"] = "r") -> dict[str, Array]:
     """Return the arrays of a file, mapped from it as :class:`numpy.memmap` does it.
 
-    ``mode``: read-only, or writable or copied when written to. TVM shares no read-only memory. Raises OSError, and
-    ValueError where it is no such file.
+    ``mode``: read-only, writable, or copy-on-write. TVM does not share read-only memory. Raises OSError, and ValueError
+    if it is not such a file.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,1 +1,2 @@
-"""Networks with dynamic dimensions: the bounds of these, other extents than the typical, and kernels over them."""
+"""Networks with dynamic dimensions: their bounds, extents other than the typical ones, and kernels over these
+dimensions."""

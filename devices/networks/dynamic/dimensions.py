@@ -1,4 +1,4 @@
-"""Dynamic dimensions of a network: their bounds, of the user or of the network itself.
+"""Dynamic dimensions of a network: their bounds, given by the user or by the network itself.
 
 Importing this module does not load TVM.
 """
@@ -17,17 +17,17 @@ from fleet_tune.base.shapes.shapes import Shapes
 
 @dataclass(frozen=True)
 class DynamicDimension:
-    """A dynamic dimension, as it is found in a network."""
+    """A dynamic dimension that was found in a network."""
 
     name: str
     input: str
     """The first input that has it."""
     axis: int
-    """Its place there."""
+    """Its axis in that input."""
     least: int = 0
     """Smallest extent that the network takes."""
     most: int | None = None
-    """Largest extent that the network takes; None where it has no limit."""
+    """Largest extent that the network takes. None if it has no limit."""
 
     @property
     def bounds(self) -> Dimension | None:
@@ -46,15 +46,15 @@ class DynamicDimension:
 
 
 def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str) -> Shapes | None:
-    """Return the shapes of a network with these dynamic dimensions. None: it has none.
+    """Return the shapes of a network with these dynamic dimensions. None if it has none.
 
     Args:
         found: the network's dynamic dimensions, by name.
         asked: the user's bounds and weights.
         where: the network, for messages.
 
-    Raises :class:`NetworkError` for a dimension without bounds, bounds of one that the network does not have, and
-    bounds that are wider than the network's own.
+    Raises :class:`NetworkError` for a dimension without bounds, for bounds of a dimension that the network does not
+    have, and for bounds wider than the network's own.
     """
     given = {each.name: each for each in asked.dimensions} if asked is not None else {}
     unknown = sorted(given.keys() - {each.name for each in found})
@@ -97,7 +97,7 @@ def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str)
 
 
 def _suggestion(found: Sequence[DynamicDimension], given: Mapping[str, Dimension]) -> str:
-    """Return bounds that could be asked for."""
+    """Return bounds that the user could ask for."""
     told = []
     for each in found:
         most = max(32 if each.most is None else min(each.most, MOST_EXTENT), each.least)
@@ -106,13 +106,13 @@ def _suggestion(found: Sequence[DynamicDimension], given: Mapping[str, Dimension
 
 
 def with_dimensions(network: Network, shapes: Shapes | None, symbols: Mapping[str, str]) -> Network:
-    """Return a network, as it was imported, with its dynamic dimensions and without those that ``shapes`` fixes.
+    """Return an imported network with its dynamic dimensions named and bounded, except those that ``shapes`` fixes.
 
     Args:
         network: a network whose symbolic variables are in its Relax module. Its example inputs are its own, unless
             ``inputs_from`` is empty.
         shapes: as :func:`bounded` returns them.
-        symbols: the dimension of each symbolic variable, by the names of both.
+        symbols: the name of the dimension of each symbolic variable, by the variable's name.
     """
     if shapes is None:
         return network

@@ -1,8 +1,8 @@
 """The kernels of a network over its dynamic dimensions, made of one schedule each.
 
-A kernel is tuned for one extent. Where it has rows, the schedule is applied to smaller numbers of rows too, and tiles
-of these compute any number (see :mod:`devices.sketches.dynamic`). So all of them read a weight in one layout. Of an
-attention the extents of the inner loops are taken.
+A kernel is tuned for one extent. If it has rows, the schedule is also applied to smaller numbers of rows, and tiles of
+these sizes together compute any number (see :mod:`devices.sketches.dynamic`). So all tiles read a weight in one layout.
+From the schedule of an attention, only the extents of the inner loops are taken.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Ma
     Args:
         module: the network, with all other kernels scheduled.
         lowered: the network.
-        best: trace of each task as JSON text, by task id. Kernels whose task has none get the default schedule, as
-            those that have no task.
+        best: trace of each task as JSON text, by task id. Kernels whose task has no trace get the default schedule, as
+            do kernels without a task.
     """
     tasks = {task.workload.hash: task for task in lowered.tasks}
     threads = int(parse_target(lowered.device_class.target).attrs.get("num-cores", 1))
@@ -67,7 +67,7 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None, threads: int) 
     fixed = {size: each for size, each in scheduled.items() if each is not None}
     least = sizes[0]
     while fixed:
-        # Where the schedule does not fit the smallest tile, that one is computed without.
+        # If the schedule does not fit the smallest tile, that tile is computed without a schedule.
         fixed.setdefault(least, specialized(kernel, found.extents(least)))
         try:
             tiled = tiled_kernel(kernel, found.tiled, found.rows, fixed, tile_overlap(kernel, found), threads)

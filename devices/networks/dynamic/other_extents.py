@@ -1,4 +1,4 @@
-"""A network at other extents of its dynamic dimensions than the typical ones, as its framework computes it."""
+"""A network at extents of its dynamic dimensions other than the typical ones, and its framework's outputs there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AtExtents:
     extents: Extents
     inputs: tuple[Array, ...]
     expected: tuple[Array, ...]
-    """Outputs of the framework. Empty where it refuses the inputs."""
+    """Outputs of the framework. Empty if it refuses the inputs."""
     refused: str = ""
     """Reason why the framework refuses them."""
 
@@ -40,7 +40,7 @@ class OtherExtents:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Texts that tell each refusal."""
+        """A message for each refusal."""
         return tuple(
             f"with {each.name} it is not compared: its framework refuses these inputs ({each.refused}); give bounds "
             "that it takes"
@@ -62,7 +62,8 @@ class DisagreementAtExtentsError(DisagreementError):
 
 
 def other_extents(network: Network) -> OtherExtents:
-    """Return the network at :attr:`fleet_tune.base.shapes.shapes.Shapes.others`; at none, if its shapes are fixed."""
+    """Return the network at the extents :attr:`fleet_tune.base.shapes.shapes.Shapes.others`. There are none if its
+    shapes are fixed."""
     compared, refused = [], []
     for extents in network.shapes.others if network.shapes is not None else ():
         at = network.at(extents)
@@ -74,8 +75,8 @@ def other_extents(network: Network) -> OtherExtents:
 
 
 def frequent_inputs(network: Network) -> tuple[WeightedInputs, ...]:
-    """Return inputs of :attr:`fleet_tune.base.shapes.shapes.Shapes.frequent`, each behind its weight; none, if the
-    network's shapes are fixed."""
+    """Return inputs with the extents :attr:`fleet_tune.base.shapes.shapes.Shapes.frequent`, each after its weight.
+    There are none if the network's shapes are fixed."""
     found = () if network.shapes is None else network.shapes.frequent
     return tuple((weight, network.at(extents).example_inputs) for extents, weight in found)
 
@@ -83,9 +84,9 @@ def frequent_inputs(network: Network) -> tuple[WeightedInputs, ...]:
 def compare_least(
     others: OtherExtents, lowered: LoweredNetwork, run: Callable[[Sequence[Array]], tuple[Array, ...]]
 ) -> None:
-    """Compare a network without schedules at its smallest extents, which take the least time, and at the smallest that
-    are not 0, where kernels compute something; the tuned one is compared at all of them. ``run`` runs it. Raises
-    :class:`DisagreementAtExtentsError`, and what ``run`` raises."""
+    """Compare a network without schedules with its framework at the smallest extents, which take the least time, and at
+    the smallest without a 0, at which kernels compute something. (The tuned network is compared at all extents.)
+    ``run`` runs the network. Raises :class:`DisagreementAtExtentsError`, and the errors of ``run``."""
     not_empty = (each for each in others.compared if 0 not in each.extents.values())
     smallest = {each.name: each for each in (*others.compared[:1], *itertools.islice(not_empty, 1))}
     for at in smallest.values():

@@ -1,4 +1,4 @@
-"""File of one set of inputs with the outputs that are expected of it: an ``.npz`` with ``input-0`` ... and ``output-0``
+"""File of one set of inputs and the outputs that are expected for it: an ``.npz`` with ``input-0`` ... and ``output-0``
 ..."""
 
 from __future__ import annotations

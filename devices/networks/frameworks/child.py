@@ -1,9 +1,10 @@
 """Process that runs one network in one framework: ``python -m devices.networks.frameworks.child ORDER PARENT``.
 
 ``ORDER`` is a JSON file of :class:`devices.networks.frameworks.order.FrameworkOrder`. When the process is warm, it
-prints one JSON line: ``{"sets": [...]}``, for each set of inputs ``{"error": ...}`` with the relative error on it, or
-``{"problem": ...}``; or ``{"problem": ...}`` alone, and ends. Then it answers each line of standard input, the least
-seconds to run for and the number of the set, with ``{"secs": [...]}``: the seconds of each single run.
+prints one JSON line, ``{"sets": [...]}``. Each set of inputs has ``{"error": ...}``, the relative error on it, or
+``{"problem": ...}``. If loading or the first set fails, the process prints ``{"problem": ...}`` instead and ends. Then
+each line of standard input has the least seconds to run for and the number of the set. The process answers it with
+``{"secs": [...]}``: the seconds of each single run.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FEWEST_RUNS = 5
 def main(order_file: str, parent: str) -> None:
     """Serve until standard input ends."""
     die_with_parent(int(parent))
-    # The user's file and native code may print: what they print is no answer.
+    # The user's file and native code may print to stdout. This must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -51,7 +52,7 @@ def main(order_file: str, parent: str) -> None:
             sets = [read_arrays(file) for file in order.arrays]
             on = ours(order.folder) if order.framework == OURS else _theirs(order, sets[0][0])
             ready = [_ready(on, *each, order.warm_secs) for each in sets]
-        except Exception as problem:  # whatever a framework raises over the network
+        except Exception as problem:  # a framework may raise anything over the network
             answer({"problem": brief(problem)})
             return
         if ready[0][0] is None:
@@ -67,13 +68,13 @@ def main(order_file: str, parent: str) -> None:
 def _ready(
     on: Loaded, inputs: list[Array], expected: list[Array], warm_secs: float
 ) -> tuple[Run | None, dict[str, object]]:
-    """Return the warm runner on some inputs, None where it fails on them, and what is to be told of it."""
+    """Return the warm runner on some inputs (None if it fails on them), and the answer about these inputs."""
     try:
         run = on(tuple(map(tensor_of, inputs)))
         outputs = run.once() if isinstance(run, Text) else run()
         error = compare(as_arrays(outputs), tuple(expected))[1]
         time_runs(run, warm_secs, _FEWEST_RUNS)
-    except Exception as problem:  # whatever a framework raises over these inputs
+    except Exception as problem:  # a framework may raise anything over these inputs
         return None, {"problem": brief(problem)}
     return run, {"error": error}
 

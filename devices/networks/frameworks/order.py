@@ -23,6 +23,6 @@ class FrameworkOrder:
     threads: int
     trusted: bool
     shapes: tuple[tuple[int | str, ...], ...] = ()
-    """Shapes of its inputs, with a name where an extent is dynamic. Empty for fixed shapes."""
+    """Shapes of its inputs, with names for dynamic extents. Empty for fixed shapes."""
     warm_secs: float = 1.0
-    """Least seconds of the runs on each set of inputs before it counts as warm."""
+    """Least seconds of runs on each set of inputs until the runner counts as warm."""

@@ -14,8 +14,8 @@ from devices.networks.input_shapes import InputShapes
 
 
 def ours(folder: str) -> Loaded:
-    """Load the compiled network in ``folder``. Where it has growing caches, its runs are the steps of a text, unless
-    other inputs would have to grow with them. Static caches are donated."""
+    """Load the compiled network in ``folder``. If it has growing caches, its runs are the decoding steps of a text,
+    unless other inputs would have to grow with the caches. Static caches are donated."""
     network = load(folder)
     shapes = InputShapes(network.manifest)
     if network.caches and not shapes.has_sums:
@@ -42,8 +42,8 @@ def _text(network: CompiledNetwork, shapes: InputShapes, inputs: Sequence[Any]) 
 
 
 def _beginning(network: CompiledNetwork, shapes: InputShapes, inputs: Sequence[Any]) -> tuple[Sequence[Any], int]:
-    """Return what a text begins with and its steps: the inputs, or the caches some steps earlier where it would come to
-    the largest extent."""
+    """Return the inputs that a text begins with, and the number of its steps. If a text would reach the largest extent,
+    it begins some steps earlier, with fewer rows in the caches."""
     extents = shapes.extents_of(inputs)
     after, before, added = [], [], {}
     for cache in network.caches:

@@ -23,12 +23,12 @@ from fleet_tune.base.shapes.extent_sums import ExtentSum
 Run = Callable[[], Any]
 """Runs the network once, and returns its outputs in the framework's own form."""
 Loaded = Callable[[Sequence[torch.Tensor]], Run]
-"""A network that a framework has loaded: takes inputs, and returns its runner on these."""
+"""A network that a framework has loaded. It takes inputs and returns a runner on them."""
 
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """A network as the user has it, with its inputs."""
+    """A network in the user's form, with its inputs."""
 
     module: torch.nn.Module | None
     """None for an ONNX file."""
@@ -36,11 +36,11 @@ class NetworkSource:
     """The ONNX file; None for a module."""
     inputs: tuple[torch.Tensor, ...]
     shapes: tuple[tuple[int | str, ...], ...] = ()
-    """Shapes of the inputs, with a name where an extent is dynamic. Empty for fixed shapes."""
+    """Shapes of the inputs, with names for dynamic extents. Empty for fixed shapes."""
 
     @property
     def dynamic_axes(self) -> list[dict[int, str]]:
-        """Names of the dynamic extents of each input, by their places. Empty for fixed shapes."""
+        """Names of the dynamic extents of each input, by axis. Empty for fixed shapes."""
         named = [{at: each for at, each in enumerate(shape) if isinstance(each, str)} for shape in self.shapes]
         return named if any(named) else []
 
@@ -61,7 +61,7 @@ class NetworkSource:
         with _stdout_on_stderr():
             try:
                 torch.onnx.export(module, self.inputs, str(path), dynamo=False, input_names=names, dynamic_axes=named)
-            except Exception:  # the older exporter traces, which transformers' masks of today do not bear
+            except Exception:  # the older exporter traces, and fails on masks of newer transformers
                 dims = tuple({at: _dimension(name) for at, name in each.items()} for each in axes) or None
                 torch.onnx.export(module, self.inputs, str(path), dynamo=True, dynamic_shapes=dims)
         return path
@@ -102,7 +102,7 @@ def onnx_runtime(source: NetworkSource) -> Loaded:
 
 
 def openvino(source: NetworkSource, **settings: Any) -> Loaded:
-    """OpenVINO with its hint for latency: one stream, whose threads are as many as torch has."""
+    """OpenVINO with its hint for latency: one stream, with as many threads as torch has."""
     import openvino as ov
 
     settings |= {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
@@ -124,7 +124,7 @@ def openvino(source: NetworkSource, **settings: Any) -> Loaded:
 
 
 def _dimension(text: str) -> Any:
-    """Return a dynamic extent as torch.export takes it, which finds out itself of what it is a sum."""
+    """Return a dynamic extent in the form that torch.export takes. torch.export itself finds out the terms of a sum."""
     return torch.export.Dim(text) if ExtentSum.parse(text).is_name else torch.export.Dim.DYNAMIC
 
 
@@ -134,20 +134,20 @@ _OF_TORCH: Mapping[str, tuple[str, Callable[[NetworkSource], Loaded]]] = {
 }
 _OF_ANY: Mapping[str, tuple[str, Callable[[NetworkSource], Loaded]]] = {
     "ONNX Runtime": ("onnxruntime", onnx_runtime),
-    # It would compute float32 networks in bfloat16 where the CPU has that.
+    # OpenVINO would compute float32 networks in bfloat16 if the CPU supports it.
     "OpenVINO": ("openvino", partial(openvino, INFERENCE_PRECISION_HINT="f32")),
 }
 
 
 def installed(is_torch: bool) -> tuple[str, ...]:
-    """Return the names of the frameworks that can run a network and are installed. ``is_torch``: it is a torch
+    """Return the names of the frameworks that can run a network and are installed. ``is_torch``: the network is a torch
     module."""
     known = {**_OF_TORCH, **_OF_ANY} if is_torch else _OF_ANY
     return tuple(name for name, (package, _) in known.items() if find_spec(package) is not None)
 
 
 def loaded(name: str, source: NetworkSource) -> Loaded:
-    """Load a network in a framework. Raises what the framework raises over the network."""
+    """Load a network in a framework. Raises whatever the framework raises."""
     return {**_OF_TORCH, **_OF_ANY}[name][1](source)
 
 
@@ -159,7 +159,7 @@ def as_arrays(outputs: Any) -> tuple[Array, ...]:
 
 @contextlib.contextmanager
 def _stdout_on_stderr() -> Iterator[None]:
-    """Send to stderr what is printed for the block, by native code too."""
+    """Redirect stdout to stderr during the block, for native code too."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -19,8 +19,8 @@ def read_source(
     Args:
         spec: a form of :mod:`devices.networks.frontend`.
         inputs: its inputs.
-        trusted: run code that is in a ``.pt2`` file.
-        shapes: of its inputs, with a name where an extent is dynamic; empty for fixed shapes.
+        trusted: run code that a ``.pt2`` file contains.
+        shapes: shapes of its inputs, with names for dynamic extents. Empty for fixed shapes.
 
     Raises :class:`NetworkError`.
     """

@@ -1,4 +1,4 @@
-"""Steps of decoding as they follow each other in a text: each goes on from the caches that the one before returned."""
+"""The decoding steps of a text: each continues from the caches that the step before returned."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 STEPS = 8
-"""Steps after which a text begins again. The first one finds caches that were just copied, the others do not."""
+"""Steps after which a text begins again. Only the first step finds caches that were just copied."""
 
 
 class Text:
-    """A run of a network that begins again after some steps.
+    """The runs of a network as decoding steps, which begin again after some steps.
 
     Args:
-        begin: goes back to the first caches.
+        begin: restores the first caches.
         step: runs the network, keeps the caches that it returns, and returns its outputs.
         once: runs the network on the inputs, and returns its outputs.
         steps: steps from one beginning to the next.
@@ -27,7 +27,7 @@ class Text:
         self._left = 0
 
     def prepare(self) -> None:
-        """Begin again where the text has ended. Not part of a run."""
+        """Begin again if the text has ended. This is not part of a timed run."""
         if self._left <= 0:
             self._begin()
             self._left = self._steps

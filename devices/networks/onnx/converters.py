@@ -1,4 +1,4 @@
-"""TVM's reader of ONNX graphs with converters of our own, for operators that cannot be written with others of ONNX."""
+"""TVM's importer of ONNX graphs with converters of our own, for operators that other ONNX operators cannot express."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Converter = Callable[[Any, Any, dict[str, Any], Any], Any]
 
 
 def to_relax(model: onnx.ModelProto, types: dict[str, str], opset: int, dynamic: Sequence[Dimension] = ()) -> Any:
-    """Return the IRModule of ``model``; ``types`` are its inputs', by name; ``dynamic``: its dynamic dimensions. Raises
-    whatever TVM raises."""
+    """Return the IRModule of ``model``. ``types``: the types of its inputs, by name. ``dynamic``: its dynamic
+    dimensions. Raises whatever TVM raises."""
     if not dynamic:
         return _Importer(None, types).from_onnx(model.graph, opset)
     module = _DynamicImporter(types, dynamic).from_onnx(model.graph, opset)
-    return relax.transform.DeadCodeElimination(["main"])(module)  # shapes, computed for nobody
+    return relax.transform.DeadCodeElimination(["main"])(module)  # shapes that nothing reads
 
 
 def is_readable(operator: str) -> bool:
-    """Return true if TVM or we have a converter of the operator."""
+    """Return true if TVM or this module has a converter for the operator."""
     return operator in CONVERTERS or operator in _get_convert_map()
 
 
@@ -38,7 +38,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
     """TVM's importer with :data:`CONVERTERS`."""
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
-        """Do nothing: operators that TVM does not know were refused before, by name and place."""
+        """Do nothing: operators that TVM does not know have already been refused, by name and place."""
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         ours = CONVERTERS.get(op_name)
@@ -48,7 +48,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
 
 
 class _DynamicImporter(_Importer):
-    """The importer of networks with dynamic dimensions: it follows what is computed of shapes."""
+    """The importer of networks with dynamic dimensions. It follows values that are computed from shapes."""
 
     def __init__(self, types: dict[str, str], dynamic: Sequence[Dimension]) -> None:
         super().__init__(None, types)

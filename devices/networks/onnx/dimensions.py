@@ -1,4 +1,4 @@
-"""Dynamic dimensions of an ONNX model: their names, and the model with other names or fixed extents for them."""
+"""Dynamic dimensions of an ONNX model: their names, and models with other names or fixed extents."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from devices.networks.dynamic.dimensions import DynamicDimension
 
 
 def named(model: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[DynamicDimension]]:
-    """Return a model whose inputs have words as names of their dynamic dimensions, and these dimensions. One without a
-    name is called after its input and its place there: ``x_0``. One whose name is a sum of others and numbers, as
-    ``past + tokens``, is none of its own. ``weights``: inputs that are weights."""
+    """Return a model whose dynamic dimensions have identifiers as names, and these dimensions. A dimension without a
+    name is named after its input and axis: ``x_0``. If its name is a sum of other names and numbers, such as ``past +
+    tokens``, it does not count as a dimension of its own. ``weights``: inputs that are weights."""
     names: dict[str, str] = {}
     sums: dict[str, list[str]] = {}
     found: dict[str, DynamicDimension] = {}
@@ -39,7 +39,7 @@ def named(model: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelP
 
 
 def with_extents(model: onnx.ModelProto, extents: Mapping[str, int | str]) -> onnx.ModelProto:
-    """Return a model in which numbers, or other names, take the place of names of dimensions, in sums too."""
+    """Return a model in which names of dimensions are replaced by numbers or other names, in sums too."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     for extent in _declared(result.graph):
@@ -72,7 +72,7 @@ def _declared(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimensio
 
 
 def _sum_with(text: str, extents: Mapping[str, int | str]) -> int | str:
-    """Return a sum in which numbers, or other names, take the place of names; ``text`` where it is none."""
+    """Return a sum in which names are replaced by numbers or other names."""
     parts = [extents.get(part, part) for part in map(str.strip, text.split("+"))]
     left = [part for part in parts if isinstance(part, str) and not part.isdecimal()]
     number = sum(int(part) for part in parts if part not in left)
@@ -80,7 +80,7 @@ def _sum_with(text: str, extents: Mapping[str, int | str]) -> int | str:
 
 
 def _word(name: str, taken: Collection[str]) -> str:
-    """Return ``name`` with underscores for all that is neither letter nor digit, and another number where it is
+    """Return ``name`` with underscores instead of other characters than letters and digits, and with a number if it is
     taken."""
     word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "n"
     number = 2

@@ -1,8 +1,9 @@
-"""ONNX files as graphs with their weights, which may lie beside them and be larger than a protocol buffer (2 GB).
+"""ONNX files as graphs with their weights. Weights may be in files beside them, and be larger than a protocol buffer (2
+GB).
 
-Weights that lie beside a small model are read into it, as its exporter might have written them. Those of a large model
-(:data:`LARGEST_MODEL`) are not: they become inputs of the graph for the steps that prepare it, all of which copy it,
-and are bound in Relax. They are mapped from the file, so that they take memory only once something is computed from
+External weights of a small model are read into it, as if its exporter had written them there. In a large model
+(:data:`LARGEST_MODEL`), large weights become inputs of the graph, as each step that prepares the graph copies it. They
+are bound in Relax later. They are mapped from the file, so that they take memory only once something is computed from
 them.
 """
 
@@ -21,9 +22,9 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_t
 from devices.networks.network import Array
 
 LARGEST_MODEL = 1 << 30
-"""Bytes of weights that are read into the graph."""
+"""Most bytes of external weights that are read into the graph."""
 _LARGE = 1 << 20
-"""Bytes from which on a weight of a larger model is left in its file."""
+"""Least bytes of a weight of a larger model that is left in its file."""
 _IN_PARTS_OF_BYTES = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1})
 
 
@@ -40,7 +41,7 @@ def read(file: Path) -> OnnxFile:
     """Read and check ``file``. Raises onnx's errors, which are of many types."""
     onnx.checker.check_model(
         str(file)
-    )  # by its path: a model above 2 GB cannot be handed over, and files are looked for
+    )  # by its path: a model above 2 GB cannot be passed, and its external files are checked too
     proto = onnx.load(str(file), load_external_data=False)
     outside = [weight for weight in proto.graph.initializer if uses_external_data(weight)]
     if sum(_size(weight) for weight in outside) <= LARGEST_MODEL:
@@ -57,7 +58,7 @@ def read(file: Path) -> OnnxFile:
 
 
 def _size(weight: TensorProto) -> int:
-    """Return the bytes of a weight, as numpy has it."""
+    """Return the bytes of a weight in numpy's type."""
     width: int = helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
     return int(np.prod(weight.dims, dtype=np.int64)) * width
 
@@ -65,7 +66,7 @@ def _size(weight: TensorProto) -> int:
 def _mapped(weight: TensorProto, folder: Path) -> Array:
     place = ExternalDataInfo(weight)
     dtype = helper.tensor_dtype_to_np_dtype(weight.data_type)
-    # Mode "c" copies on write, which does not happen: TVM takes no read-only memory.
+    # Mode "c" copies on write. Nothing is written, but TVM refuses read-only memory.
     return np.memmap(folder / place.location, dtype, "c", int(place.offset or 0), tuple(weight.dims))
 
 

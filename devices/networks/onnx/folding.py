@@ -1,4 +1,4 @@
-"""Knowledge of an ONNX graph before it runs: shapes, types, constants, and everything that is made of them."""
+"""Facts about an ONNX graph that are known before it runs: shapes, types, constants, and values computed from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 _LARGEST_CONSTANT = 1 << 22
-"""Elements of the largest constant: larger ones are computed when the network runs."""
+"""Elements of the largest folded constant. Larger values are computed when the network runs."""
 
 
 def known(model: onnx.ModelProto) -> GraphFacts:
@@ -47,7 +47,7 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
         try:
             model = shape_inference.infer_shapes(model, data_prop=True)
         except Exception:
-            return model  # it has an operator outside of ONNX, for example
+            return model  # for example, it has an operator outside of ONNX
         constants = constants_of(model.graph)
         shapes = dict(_fixed_shapes(model))
         stay: list[onnx.NodeProto] = []
@@ -66,7 +66,7 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
         read = outputs | {name for node in stay for name in reads(node)}
         weights = model.graph.initializer
         for at in reversed(range(len(weights))):
-            if weights[at].name not in read:  # TVM reads them all, and not every type
+            if weights[at].name not in read:  # TVM would read it, and may not know its type
                 del weights[at]
         del model.graph.node[:]
         model.graph.node.extend(stay)
@@ -78,8 +78,8 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
 def values_of(
     node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opset: int
 ) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """Return the outputs of ``node``, read as in version ``opset`` of the operators; None where they are not known
-    now."""
+    """Return the outputs of ``node``, read as in version ``opset`` of the operators. None if they are not known before
+    the network runs."""
     from onnx.reference import ReferenceEvaluator
 
     if (
@@ -95,7 +95,7 @@ def values_of(
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
         return (shape[bounds.get("start", 0) : bounds.get("end", len(shape))],)
     if node.op_type == "Constant" and any(attribute.name == "value" for attribute in node.attribute):
-        return None  # it is a constant already
+        return None  # already a constant
     if any(name and name not in constants for name in node.input):
         return None
     if node.op_type in ("DequantizeLinear", "QuantizeLinear") and not _in_blocks(node, constants):
@@ -116,13 +116,13 @@ def values_of(
 
 
 def _in_blocks(node: onnx.NodeProto, constants: dict[str, Any]) -> bool:
-    """Return true if quantised numbers have fewer bits than kernels have, or a scale for each block of them."""
+    """Return true if quantised numbers have fewer bits than types of kernels, or a scale for each block of them."""
     blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
     return blocks or getattr(constants[node.input[0]], "data_type", TensorProto.INT8) not in COMPUTED
 
 
 def constants_of(graph: onnx.GraphProto) -> dict[str, Any]:
-    """Return the known values by name: tensors, and arrays."""
+    """Return the constants of a graph by name: initializers, and values of Constant nodes."""
     known: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def _multiplies_bytes_exactly() -> bool:
-    """Return true if this processor adds four products of bytes in 32 bits. On others ONNX Runtime's fused operators
-    saturate, and their error is not that of rounding."""
+    """Return true if this processor has an instruction that adds four products of bytes in 32 bits. On other
+    processors, ONNX Runtime's fused operators saturate, so that their error is more than rounding."""
     from devices.builds.passes.byte_instructions import fast_integer_dot
     from devices.targets import NATIVE, parse_target, resolve_target
 
@@ -54,8 +54,9 @@ class _OnnxFramework:
     """True if operators of the network multiply integers of 8 bits."""
 
     def run(self) -> tuple[Array, ...]:
-        """Return ONNX Runtime's outputs, or those of ONNX's own evaluator where ONNX Runtime is not installed or does
-        not know the network: new releases of onnx write versions of the format that it learns to read only later."""
+        """Return ONNX Runtime's outputs. If ONNX Runtime is not installed or cannot read the network, return the
+        outputs of ONNX's own evaluator: new releases of onnx write versions of the format that ONNX Runtime supports
+        only later."""
         try:
             return self._run_with_onnxruntime()
         except Exception as error:
@@ -89,14 +90,14 @@ class _OnnxFramework:
         import onnxruntime
 
         if self.in_integers:
-            with contextlib.suppress(Exception):  # signed activations: those kernels do not saturate
+            with contextlib.suppress(Exception):  # fails for signed activations, whose kernels do not saturate
                 return self._run_without_saturation()
         # No optimisations: run the network as it is defined.
         return self._run_session(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
 
     def _run_without_saturation(self) -> tuple[Array, ...]:
-        """Its kernels for unsigned with signed 8 bits saturate on processors without instructions for them (AVX2); an
-        optimisation of this level avoids that."""
+        """Run ONNX Runtime at a level whose optimisation avoids saturation. Without it, kernels for unsigned times
+        signed 8 bits saturate on processors that lack instructions for them (AVX2)."""
         import onnxruntime
 
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -106,11 +107,11 @@ class _OnnxFramework:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # we report its errors, not its log
+        options.log_severity_level = 4  # its errors are reported here, not its log
         options.graph_optimization_level = level
         for name, value in {"session.disable_prepacking": "1", **entries}.items():  # no packed copy of the weights
             options.add_session_config_entry(name, value)
-        # Loaded by path: models above 2 GB have no other form.
+        # Loaded by path: models above 2 GB can only be passed as files.
         session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return tuple(np.asarray(out) for out in session.run(None, self.inputs))
 
@@ -122,13 +123,13 @@ class _OnnxFramework:
         try:
             in_integers = self._run_session(onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
             relative = compare(in_integers, self.run())[1]
-        except Exception:  # another version knows the network in one of both ways alone: nothing is known of a spread
+        except Exception:  # an ONNX Runtime may run the network in only one of the two ways: no spread is known
             return 0.0
         return relative if math.isfinite(relative) else 0.0
 
     def measure_secs(self, threads: int, repeats: int) -> float | None:
-        """Return the median seconds per run; None where ONNX Runtime does not read the network. The speed of ONNX's own
-        evaluator says nothing."""
+        """Return the median seconds per run. None if ONNX Runtime cannot run the network: the speed of ONNX's own
+        evaluator would tell nothing."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -150,8 +151,8 @@ class _OnnxFramework:
 
 def from_onnx_file(file: Path, asked: Shapes | None = None) -> Network:
     """Read the network in an ONNX file. ``asked``: the user's bounds of its dynamic dimensions. Raises
-    :class:`NetworkError`, :class:`UnsupportedNetworkError`, and as
-    :func:`devices.networks.dynamic.dimensions.bounded` does."""
+    :class:`NetworkError`, :class:`UnsupportedNetworkError`, and the errors of
+    :func:`devices.networks.dynamic.dimensions.bounded`."""
     from devices.networks.onnx import file as onnx_file
     from devices.networks.onnx.dimensions import named, with_extents
 
@@ -183,7 +184,7 @@ def from_onnx_file(file: Path, asked: Shapes | None = None) -> Network:
 
 
 def _stand_ins(proto: onnx.ModelProto, weights: Collection[str], shapes: Shapes | None) -> dict[str, Array]:
-    """Return arrays of the inputs' types and shapes, those of the largest extent where that is dynamic."""
+    """Return arrays of the inputs' types and shapes. Dynamic extents have their largest value."""
     from onnx import helper
 
     most = {} if shapes is None else {each.name: each.most for each in shapes.dimensions}
@@ -200,7 +201,8 @@ def _stand_ins(proto: onnx.ModelProto, weights: Collection[str], shapes: Shapes 
 
 
 def _check_inputs(proto: onnx.ModelProto, weights: Collection[str], where: str) -> None:
-    """Raise :class:`UnsupportedNetworkError` for an input that is no tensor, of unknown rank, or without elements."""
+    """Raise :class:`UnsupportedNetworkError` for an input that is no tensor, has an unknown rank, or has no
+    elements."""
     for value in proto.graph.input:
         if value.name in weights:
             continue
@@ -224,8 +226,8 @@ def _check_inputs(proto: onnx.ModelProto, weights: Collection[str], where: str) 
 def _translated(
     proto: onnx.ModelProto, types: dict[str, str], where: str, dynamic: Sequence[Dimension]
 ) -> tuple[Any, onnx.ModelProto]:
-    """Return the Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails
-    at become the functions by which ONNX defines them, where it does."""
+    """Return the Relax module of ``proto``, and the prepared model that it was imported from. If TVM fails to translate
+    an operator, the operator is replaced by the function that ONNX defines it by, if there is one."""
     from devices.networks.onnx.converters import to_relax
     from devices.networks.onnx.folding import opset_of
     from devices.networks.onnx.graph import has_function, prepared, said
@@ -260,7 +262,8 @@ def _with_weights(module: Any, proto: onnx.ModelProto, weights: Mapping[str, Arr
 
 
 def _check_outputs(module: Any, proto: onnx.ModelProto, where: str) -> None:
-    """Refuse a module whose outputs have other types or shapes than the model declares."""
+    """Raise :class:`UnsupportedNetworkError` if the module's outputs have other types or shapes than the model
+    declares."""
     from onnx import helper
     from tvm import relax, tirx
 

@@ -1,7 +1,7 @@
-"""ONNX models prepared for TVM: operators that it lacks are written with others, those that it misreads are refused.
+"""ONNX models prepared for TVM: operators that it lacks are written with others, and unsupported ones are refused.
 
-- Operators that TVM has no translation for, or a wrong one, become the functions that ONNX defines them by.
-- Values that do not depend on the inputs are computed now: shapes of fixed tensors, and everything made of constants.
+- Operators for which TVM has no translation, or a wrong one, become the functions that ONNX defines them by.
+- Values that do not depend on the inputs are computed at import: shapes of fixed tensors, and values of constants.
 - Types that no kernel computes in, and operators in modes that TVM silently ignores, are refused by name.
 """
 
@@ -26,8 +26,8 @@ from devices.networks.onnx.operators.sequences import SEQUENCE_OPERATORS, withou
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 _MISREAD = frozenset({"Attention", "Mish", "Celu"})
-"""Operators with a function in ONNX whose translation by TVM loses precision, is of another type, or is that of another
-domain's operator of this name."""
+"""Operators with a function in ONNX whose translation by TVM loses precision, has another type, or is meant for an
+operator of the same name in another domain."""
 
 _FUNCTIONS = "fleet_tune.functions"
 """Domain of functions that are about to be inlined."""
@@ -37,13 +37,13 @@ _OLDEST = 13
 _FREE_CONSTANTS = 4
 
 _ROUNDS = 16
-"""Rounds of functions, rewrites and folding: each makes work for the next."""
+"""Most rounds of functions, rewrites and folding. Each round may enable further ones."""
 
 _DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress"})
 
 
 def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = frozenset()) -> onnx.ModelProto:
-    """Return ``model``, checked by ONNX, in a form that TVM reads rightly. Raises :class:`UnsupportedNetworkError`.
+    """Return ``model``, checked by ONNX, in a form that TVM reads correctly. Raises :class:`UnsupportedNetworkError`.
 
     Args:
         model: the model.
@@ -51,7 +51,7 @@ def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = froz
         expanded: operators to be written as the functions by which ONNX defines them, although TVM has translations.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy's, about infinities in constants
+        warnings.simplefilter("ignore")  # numpy warns about infinities in constants
         result = quantization.in_floats(model)
         result = onnx.inliner.inline_local_functions(result) if result.functions else result
         result = in_wider_types(folded(_named(_of_today(result, where))))
@@ -83,12 +83,13 @@ def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
 
 
 def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
-    """Return ``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
+    """Return ``model`` converted to the oldest version of the operators that is read directly. In earlier versions,
+    some inputs were attributes."""
     if opset_of(model) >= _OLDEST:
         return model
     model = _with_free_constants(model)
     scans = [node for node in model.graph.node if node.op_type == "Scan"]
-    if scans and opset_of(model) < 9:  # the conversion does not change these
+    if scans and opset_of(model) < 9:  # the conversion does not change Scan
         raise UnsupportedNetworkError(f"{where}: {said(scans[0])} has a batch, as before opset 9", OTHER_OPERATORS)
     model, _ = _rewritten(folded(model), OLD_REWRITES, where)
     try:
@@ -98,8 +99,8 @@ def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
 
 
 def _with_free_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose constants need not be inputs, as they had to be before version 4 of the format: the
-    conversion to newer operators refuses those that rewrites add."""
+    """Return a model whose constants need not be inputs. Before version 4 of the format they had to be, and the
+    conversion to newer operators would refuse the constants that rewrites add."""
     if model.ir_version >= _FREE_CONSTANTS:
         return model
     result = onnx.ModelProto()
@@ -109,7 +110,7 @@ def _with_free_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def said(node: onnx.NodeProto) -> str:
-    """Return a node in the user's words: its operator and its name, or that of its first output."""
+    """Return a node in the user's words: its operator, and its name or its first output's."""
     domain = "" if node.domain in ONNX else f"{node.domain}."
     return f"the operator {domain}{node.op_type} ({node.name or next(iter(node.output), '')!r})"
 
@@ -123,7 +124,7 @@ def has_function(node: onnx.NodeProto) -> bool:
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose nodes all have names, that of their first output where their author gave none."""
+    """Return a model whose nodes all have names. A node without one is named after its first output."""
     if all(node.name for node in model.graph.node):
         return model
     result = onnx.ModelProto()
@@ -136,8 +137,8 @@ def _named(model: onnx.ModelProto) -> onnx.ModelProto:
 def _rewritten(
     model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str, domains: tuple[str, ...] = ONNX
 ) -> tuple[onnx.ModelProto, bool]:
-    """Return ``model`` with other operators for those of ``rewrites``, and true if there were any. A rewrite that needs
-    unknown values leaves its node."""
+    """Return ``model`` with nodes rewritten by ``rewrites``, and true if any were. If a rewrite needs unknown values,
+    its node stays."""
     if not any(node.op_type in rewrites for node in model.graph.node):
         return model, False
     graph, changed = known(model), False
@@ -172,8 +173,8 @@ def _rewritten(
 
 
 def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onnx.ModelProto, bool]:
-    """Return nodes that TVM cannot read as the functions by which ONNX defines them, where it does; and true if there
-    are any."""
+    """Return ``model`` with nodes that TVM cannot read replaced by the functions that ONNX defines them by, if there
+    are any. Return also true if a node was replaced."""
     from devices.networks.onnx.converters import is_readable
 
     graph = known(model)
@@ -208,8 +209,8 @@ def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onn
 def _function_of(
     node: onnx.NodeProto, model: onnx.ModelProto, graph: GraphFacts
 ) -> tuple[onnx.FunctionProto, list[onnx.AttributeProto]] | None:
-    """Return the function by which ONNX defines ``node``, written for ``model``'s version of the operators, and the
-    attributes that the node omits. None where it has none."""
+    """Return the function that ONNX defines ``node`` by, in ``model``'s version of the operators, and the attributes
+    that the node omits. None if there is no function."""
     version = next((opset.version for opset in model.opset_import if opset.domain == node.domain), graph.opset)
     if not onnx.defs.has(node.op_type, version, node.domain):
         return None
@@ -249,8 +250,8 @@ def _function_of(
 
 
 def _is_misread(node: onnx.NodeProto) -> bool:
-    """Return true for norms whose mean and deviation are outputs, for which TVM gives zeros, and for a scale of several
-    dimensions."""
+    """Return true for operators that TVM misreads: :data:`_MISREAD`, layer norms with their mean or deviation as
+    outputs (TVM gives zeros), and RMS norms whose scale has several dimensions."""
     if node.op_type == "LayerNormalization":
         return sum(bool(name) for name in node.output) > 1
     axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
@@ -258,9 +259,9 @@ def _is_misread(node: onnx.NodeProto) -> bool:
 
 
 def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
-    """Return why ``node`` cannot be imported, and the next step; empty where it can.
+    """Return the reason why ``node`` cannot be imported, and the next step. Both are empty if it can.
 
-    ``readable``: true if TVM reads operators of its type, though what it reads may compute something else.
+    ``readable``: true if TVM reads operators of its type, even if TVM's translation may compute something else.
     """
     kind, attributes = node.proto.op_type, node.attributes
     if node.proto.domain not in (*ONNX, "com.microsoft"):

@@ -1,4 +1,4 @@
-"""Values between the inputs and the outputs of an ONNX graph, as outputs of another model."""
+"""Values between the inputs and the outputs of an ONNX graph, made outputs of another model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_SHOWN = 60  # characters of an attribute
 
 
 def intermediates(file: Path) -> tuple[Intermediate, ...]:
-    """Return the first output of each node that computes with the inputs, where it has a type that kernels have."""
+    """Return the first output of each node that depends on the inputs, if kernels can have its type."""
     model = shape_inference.infer_shapes(onnx.load(str(file), load_external_data=False))
     types = _types(model)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -36,8 +36,8 @@ def intermediates(file: Path) -> tuple[Intermediate, ...]:
 def write_returning(
     file: Path, values: Sequence[Intermediate], target: Path, shapes: Mapping[str, Sequence[int]]
 ) -> None:
-    """Write the model in ``file`` with ``values`` as its outputs, and inputs of these shapes. Raises ValueError where
-    its weights are too large for one file."""
+    """Write the model in ``file`` with ``values`` as its outputs, and inputs of these shapes. Raises ValueError if its
+    weights are too large for one file."""
     model = with_input_shapes(onnx.load(str(file)), shapes)
     bare = with_input_shapes(onnx.load(str(file), load_external_data=False), shapes)
     types = _types(shape_inference.infer_shapes(bare))

@@ -1,4 +1,4 @@
-"""One ONNX node with the known facts about it, and the nodes that are written in its place."""
+"""One ONNX node with the known facts about it, and a writer of the nodes that replace it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 Array = npt.NDArray[Any]
 
 FINAL = "rewritten"
-"""Documentation of nodes that a rewrite wrote to stay: they are not rewritten again."""
+"""Doc string that a rewrite gives to nodes that must not be rewritten again."""
 
 
 class UnknownValueError(Exception):
@@ -37,7 +37,7 @@ class GraphFacts:
 
     @cached_property
     def infinite(self) -> bool:
-        """True if a constant has the value minus infinity, as masks of attention do."""
+        """True if a constant contains minus infinity, as masks of attention do."""
         arrays = (as_array(value) for value in self.constants.values())
         return any(array.dtype.kind == "f" and bool(np.isneginf(array).any()) for array in arrays)
 
@@ -72,7 +72,7 @@ class OnnxNode:
         return shape
 
     def type(self, at: int) -> int:
-        """Return the element type, as ONNX numbers them."""
+        """Return the element type as ONNX's number."""
         return int(self._known(self.graph.types, at))
 
     def dtype(self, at: int) -> np.dtype[Any]:
@@ -83,7 +83,7 @@ class OnnxNode:
         return as_array(self._known(self.graph.constants, at))
 
     def constant_or(self, at: int, default: Any) -> Array:
-        """Return the constant input ``at``, ``default`` where it is missing."""
+        """Return the constant input ``at``, or ``default`` if it is missing."""
         return self.constant(at) if self.has(at) else np.asarray(default)
 
     def _known(self, table: dict[str, Any], at: int) -> Any:
@@ -94,10 +94,10 @@ class OnnxNode:
 
 
 class NodeWriter:
-    """Writes the nodes and constants that take the place of a node.
+    """Writes the nodes and constants that replace a node.
 
-    Called with an operator, its inputs (names, arrays, None) and attributes, it writes a node and returns its output's
-    name.
+    Called with an operator, its inputs (names, arrays, None) and attributes, it writes a node and returns the name of
+    its output.
     """
 
     def __init__(self, prefix: str, opset: int) -> None:
@@ -123,11 +123,11 @@ class NodeWriter:
         return name
 
     def final(self, operator: str, *inputs: str | Array | None, **attributes: Any) -> str:
-        """Write a node of the operator that is being rewritten."""
+        """Write a node that is not rewritten again, usually of the operator that is being rewritten."""
         return self(operator, *inputs, doc_string=FINAL, **attributes)
 
     def fresh_prefix(self) -> str:
-        """Return a prefix of names that no other call's names have."""
+        """Return a prefix for names. Each call returns another one."""
         self._prefixes += 1
         return f"{self._prefix}/{self._prefixes}"
 
@@ -138,7 +138,7 @@ class NodeWriter:
         return self("Cast", value, to=element_type)
 
     def take(self, value: str, begin: int, end: int, axis: int) -> str:
-        """Write ``value[begin:end]`` along ``axis``. From opset 10 on."""
+        """Write ``value[begin:end]`` along ``axis``. Needs opset 10 or later."""
         bounds = (np.asarray([bound], np.int64) for bound in (begin, end, axis))
         return self("Slice", value, *bounds)
 
@@ -149,7 +149,7 @@ class NodeWriter:
         return self("Unsqueeze", value, np.asarray([axis], np.int64))
 
     def reduce(self, operator: str, value: str, axis: int) -> str:
-        """Write ``operator`` over one axis, which stays with the extent of one."""
+        """Write the reduction ``operator`` over one axis, which stays with an extent of 1."""
         as_input = 13 if operator == "ReduceSum" else 18
         if self._opset < as_input:
             return self(operator, value, axes=[axis], keepdims=1)

@@ -1,4 +1,4 @@
-"""Operators of ONNX on small integer tensors that are made of shapes: their results in terms of the dynamic
+"""ONNX operators on small integer tensors that are computed from shapes: their results in terms of the dynamic
 dimensions.
 
 Numpy computes them, on arrays of integers and expressions (see :mod:`devices.networks.onnx.shape_values`).
@@ -99,7 +99,7 @@ def _compared(compare: Callable[[Any, Any], Any], opposite: Callable[[Any, Any],
 
 
 def _quotient(known: ShapeValues, left: Any, right: Any) -> Any:
-    """Divide what is not negative by what is positive: ONNX rounds to zero, expressions are rounded down."""
+    """Divide a number that is not negative by a positive one. (ONNX rounds to zero, expressions round down.)"""
     if not (known.holds(left >= 0) and known.holds(right > 0)):
         raise UnknownError
     return left // right if isinstance(left, int) and isinstance(right, int) else tirx.floordiv(left, right)
@@ -195,7 +195,7 @@ def _multiplied(known: ShapeValues, values: Sequence[Any], attributes: dict[str,
 
 
 def _as_array(element: Any) -> npt.NDArray[np.object_]:
-    """Return an array; numpy gives what an array of no dimensions holds."""
+    """Return an array. For no dimensions, numpy returns the element itself, which is wrapped again."""
     if isinstance(element, np.ndarray):
         return element
     array = np.empty((), object)

@@ -11,13 +11,13 @@ from devices.networks.onnx.shape_values import ShapeValue, ShapeValues, as_expre
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 _FAR = 1 << 31
-"""Ends of slices from here on are the end of the axis."""
+"""Ends of slices from this number on stand for the end of the axis."""
 
 
 def converted(
     builder: Any, operator: str, inputs: Sequence[Any], attributes: dict[str, Any], known: ShapeValues
 ) -> Any:
-    """Return the Relax expression of an operator; None where it is read as in networks of fixed shapes."""
+    """Return the Relax expression of an operator; None if it is imported as in networks of fixed shapes."""
     convert = _CONVERTERS.get(operator)
     return None if convert is None else convert(builder, inputs, attributes, known)
 
@@ -92,14 +92,15 @@ def _sliced(_: Any, inputs: Sequence[Any], __: dict[str, Any], known: ShapeValue
     for place, start, end in zip(places, starts.elements.flat, ends.elements.flat, strict=True):
         begin, limit = (within(known, each, extents[place]) for each in (start, end))
         begins.append(begin)
-        limits.append(known.largest(begin, limit))  # what ends before it begins is empty
+        limits.append(known.largest(begin, limit))  # a slice that ends before it begins is empty
     begins, limits = as_expressions(begins), as_expressions(limits)
     return relax.op.strided_slice(data, places, begins, limits, as_expressions(strides), assume_inbound=True)
 
 
 def within(known: ShapeValues, place: Any, extent: Any) -> Any:
-    """Return a bound of a slice as a place on the axis: negative ones count from its end, others end there. Raises
-    :class:`UnsupportedNetworkError` where it is negative for some extents of the dynamic dimensions alone."""
+    """Return a bound of a slice as a position on the axis, from 0 to its extent. Negative bounds count from the end,
+    larger ones are clipped. Raises :class:`UnsupportedNetworkError` if the bound is negative only for some extents of
+    the dynamic dimensions."""
     if isinstance(place, int) and place >= _FAR:
         return extent
     if known.holds(place < 0):

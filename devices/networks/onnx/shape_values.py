@@ -1,9 +1,9 @@
-"""Small integer tensors of an ONNX graph that are made of shapes, in terms of the dynamic dimensions.
+"""Small integer tensors of an ONNX graph that are computed from shapes, in terms of the dynamic dimensions.
 
-Exporters compute shapes within the graph: ``Reshape(x, Concat(Shape(y)[0:1], [64]))``. Of a dynamic dimension TVM's
-importer follows few of these operators, and makes a new variable of what it does not follow, whose value is known only
-when the network runs. :mod:`devices.networks.onnx.shape_computation` computes all of them with integers and expressions
-of the dimensions.
+Exporters compute shapes within the graph: ``Reshape(x, Concat(Shape(y)[0:1], [64]))``. For dynamic dimensions, TVM's
+importer follows few of these operators. For other results it makes a new variable, whose value is known only when the
+network runs. :mod:`devices.networks.onnx.shape_computation` computes all of them with integers and expressions of the
+dimensions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tvm.sym import Analyzer
 from fleet_tune.base.shapes.dimensions import Dimension
 
 MOST = 64
-"""Elements of the largest tensor that is followed."""
+"""Most elements of a tensor that is followed."""
 
 FOLLOWED = ("int32", "int64", "bool")
 
 
 class UnknownError(Exception):
-    """The value is not known before the network runs, or not followed."""
+    """A value is not known before the network runs, or is not followed."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ShapeValue:
         return all(isinstance(each, int) for each in self.elements.flat)
 
     def whole(self) -> list[int]:
-        """Return the elements, flattened, where none depends on a dynamic dimension."""
+        """Return the elements, flattened. Raises :class:`UnknownError` if one depends on a dynamic dimension."""
         if not self.is_fixed:
             raise UnknownError
         return [int(each) for each in self.elements.flat]
@@ -62,7 +62,7 @@ class ShapeValues:
         self._known: dict[int, tuple[Any, ShapeValue]] = {}
 
     def bind(self, parameters: Sequence[Any]) -> None:
-        """Say that variables of these Relax variables' shapes are dynamic dimensions, by their names."""
+        """Declare the variables in the shapes of these Relax variables as the dynamic dimensions of the same names."""
         found: list[Any] = []
         for parameter in parameters:
             for extent in parameter.ty.shape.values:
@@ -84,11 +84,11 @@ class ShapeValues:
         return ShapeValue(array.astype(object), array.dtype.name)
 
     def keep(self, expression: Any, value: ShapeValue) -> None:
-        """Say that a Relax expression has this value."""
-        self._known[hash(expression)] = (expression, value)  # the expression too: its address stays in use
+        """Record that a Relax expression has this value."""
+        self._known[hash(expression)] = (expression, value)  # keeping the expression keeps its address in use
 
     def simple(self, expression: Any) -> Any:
-        """Return an extent in its simplest form: an integer, where it is one."""
+        """Return an extent in its simplest form: an integer if it is one."""
         if isinstance(expression, int | np.integer | np.bool_):
             return int(expression)
         simplified = self._analyzer.simplify(expression)
@@ -122,7 +122,7 @@ def as_expressions(extents: Sequence[Any]) -> list[Any]:
 
 
 def extents_of(data: Any) -> list[Any] | None:
-    """Return the extents of a Relax tensor, integers where they are; None where they are not known."""
+    """Return the extents of a Relax tensor, as integers if possible. None if they are not known."""
     shape = getattr(data.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr):
         return None

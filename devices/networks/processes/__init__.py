@@ -1,1 +1,1 @@
-"""Child processes that lower, compile and run networks, and the files in which networks travel to and from them."""
+"""Child processes that lower, compile and run networks, and the files that carry networks to and from them."""

@@ -1,5 +1,5 @@
-"""Compiles networks in a child process. LLVM may crash, hang or take all memory there, and the process that asked
-reports it, with the records that the network was made of."""
+"""Compiles networks in a child process. LLVM may crash, hang or take all memory there; the parent process survives and
+reports it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class CompilationError(FleetTuneError):
-    """A network could not be compiled: TVM failed, or the process in which it did ended; in one line."""
+    """A network could not be compiled: TVM failed, or its process ended. The message has one line."""
 
 
 class CompileProcess:
     """Compiles lowered networks, one at a time, in a child that starts at once. Not thread-safe, except for
     :meth:`close`.
 
-    Each network's module is handed over once, in a file, from which the child maps the weights.
+    Each network's module is passed once, in a file, from which the child maps the weights.
 
     Args:
-        answer_secs: seconds for any of them, after which the child counts as hung.
+        answer_secs: seconds for one network, after which the child counts as hung.
         module: module that the child runs (tests give their own).
     """
 
@@ -50,11 +50,11 @@ class CompileProcess:
         out: Path,
         manifest_extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Compile a network; see :func:`devices.networks.compiled.network_folder.compile_network`, whose user errors
-        this raises; others become :class:`CompilationError`.
+        """Compile a network with :func:`devices.networks.compiled.network_folder.compile_network`. Raises its user
+        errors; its other errors become :class:`CompilationError`.
 
-        Raises :class:`MemoryLackedError` where the child was refused memory or was killed, ChildStartError where there
-        is no child: neither is a fault of the network.
+        Raises :class:`MemoryLackedError` if the child was refused memory or was killed, and ChildStartError if there is
+        no child. Neither is a fault of the network.
         """
         request = {
             "name": lowered.name,

@@ -1,7 +1,7 @@
 """The child process of :mod:`devices.networks.processes.compile_process`: compiles networks into folders.
 
-Run as ``python -m devices.networks.processes.compile_worker``. The answer to each request is ``compiled``, or
-``refused`` with an error that the user can mend, or ``failed``.
+Run as ``python -m devices.networks.processes.compile_worker``. The answer to each request is ``compiled``, ``refused``
+with an error that the user can correct, or ``failed``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REFUSALS: dict[str, type[UserError]] = {
     kind.__name__: kind for kind in (DiskFullError, RecordStoreError, OutputFolderError, UserError)
 }
-"""Errors that the user can mend, the narrowest first."""
+"""Errors that the user can correct, the narrowest class first."""
 
 
 def main() -> None:

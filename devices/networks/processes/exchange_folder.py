@@ -17,7 +17,7 @@ MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has so
 class ExchangeFolder:
     """A temporary folder with ``name`` in its name.
 
-    The child removes it too, where its parent was killed. Where both were, the next owner of such a folder does.
+    If the parent was killed, the child removes it. If both were killed, the next owner of such a folder removes it.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class ExchangeFolder:
 
 @contextlib.contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Raise :class:`DiskFullError` where ``what`` cannot be written."""
+    """Raise :class:`DiskFullError` if ``what`` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -44,6 +44,6 @@ def writing(what: str) -> Iterator[None]:
 
 
 def _roomy_place() -> str | None:
-    """Return a folder for large files: the usual one is often in memory."""
+    """Return a folder for large files, as the usual temporary folder is often in memory. None for the usual one."""
     place = "/var/tmp"
     return place if "TMPDIR" not in os.environ and os.access(place, os.W_OK | os.X_OK) else None

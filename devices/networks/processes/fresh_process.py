@@ -1,8 +1,8 @@
-"""Runs a compiled network in a process of its own, as its users will: for its outputs, and for its time.
+"""Runs a compiled network in a process of its own, as its users will, to get its outputs and its time.
 
-A network that crashes ends that process and nothing else. And in the process that tuned it, the thread pools of TVM and
-of the network's framework are already running, with other sizes and with their threads bound to cores: on two cores
-that costs up to half of the speed.
+If a network crashes, only that process ends. Also, in the process that tuned it, the thread pools of TVM and of the
+network's framework are already running, with other sizes and with threads bound to cores. On two cores, this costs up
+to half of the speed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIMEOUT_SECS = 600.0
 _CLEAR = 1.25
 _ROUNDS = 3
 _ROOT = Path(__file__).resolve().parents[3]
-# Signals that end native code by its own fault. SIGKILL comes from outside, mostly from a machine short of memory.
+# Signals that end native code by its own fault. SIGKILL comes from outside, mostly because memory is short.
 _CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS))
 
 
@@ -53,9 +53,9 @@ class OtherInputs:
     """Sets of inputs on which a network runs besides its example inputs."""
 
     special: Sequence[Sequence[Array]] = ()
-    """Sets on which it runs last, and may fail."""
+    """Sets on which it runs last. It may fail on them."""
     at_extents: Mapping[str, Sequence[Array]] = field(default_factory=dict)
-    """Those of other extents of its dynamic dimension, by the extent's name. A network that fails on them is wrong."""
+    """Sets with other extents of its dynamic dimension, by the extent's name. A network that fails on them is wrong."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,17 @@ class Outputs:
     """The outputs of a network on all sets of inputs."""
 
     outputs: tuple[Array, ...]
-    """On the example inputs."""
+    """Outputs on the example inputs."""
     special: Sequence[tuple[Array, ...]]
-    """On each of :attr:`OtherInputs.special`. Empty where it fails on one of them."""
+    """Outputs on each set of :attr:`OtherInputs.special`. Empty if the network fails on one of them."""
     at_extents: Mapping[str, tuple[Array, ...]]
-    """On each of :attr:`OtherInputs.at_extents`."""
+    """Outputs on each set of :attr:`OtherInputs.at_extents`."""
 
 
 def outputs_of(folder: Path, inputs: Sequence[Array]) -> tuple[Array, ...]:
     """Return the outputs of the network in ``folder`` on ``inputs``.
 
-    Raises :class:`NetworkRunError` where it crashes or fails, :class:`UncheckedError` where this machine cannot run it.
+    Raises :class:`NetworkRunError` if it crashes or fails, and :class:`UncheckedError` if this machine cannot run it.
     """
     return outputs_of_all(folder, inputs, OtherInputs()).outputs
 
@@ -86,10 +86,10 @@ def outputs_of_all(folder: Path, inputs: Sequence[Array], others: OtherInputs) -
 
 
 class PreloadedProcess:
-    """A process that loads TVM while its network is still being compiled, and then does everything that the functions
-    of this module do one by one. It ends with the thread that made it, unless it is closed before.
+    """A process that loads TVM while its network is still being compiled, and then does all that the functions of this
+    module do in separate processes. It ends with the thread that made it, unless it is closed before.
 
-    Raises :class:`UncheckedError` where this machine cannot start it.
+    Raises :class:`UncheckedError` if this machine cannot start it.
     """
 
     def __init__(self, inputs: Sequence[Array], budget_secs: float, others: OtherInputs | None = None) -> None:
@@ -105,8 +105,8 @@ class PreloadedProcess:
             self._opened = opened.pop_all()
 
     def tried(self, folder: Path) -> tuple[Outputs, tuple[float, InNetworkTimes] | None]:
-        """Return :func:`outputs_of_all`, and :func:`measure` and :func:`in_place`, of the network in ``folder``, once;
-        None in place of the times where it cannot be timed."""
+        """Return the results of :func:`outputs_of_all`, and of :func:`measure` and :func:`in_place`, for the network in
+        ``folder``. The times are None if the network cannot be timed. May be called once."""
         with self._opened:
             try:
                 out, errors = self._process.communicate(f"{folder}\n", _TIMEOUT_SECS)
@@ -119,7 +119,7 @@ class PreloadedProcess:
             return outputs, (float(found["secs"]), InNetworkTimes(**found["networks"][0][0]))
 
     def close(self) -> None:
-        """End it. May be called twice."""
+        """End the process. May be called twice."""
         self._opened.close()
 
     def _end(self) -> None:
@@ -128,17 +128,17 @@ class PreloadedProcess:
 
 
 def measure(folder: Path, inputs: Sequence[Array], budget_secs: float) -> float:
-    """Return the seconds of a run of the network in ``folder``, as far as nothing disturbs it
+    """Return the seconds of an undisturbed run of the network in ``folder``
     (:func:`devices.timing.run_series.calm_secs`). Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
         return float(_run(folder, work, budget_secs)["secs"])
 
 
 def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_secs: float) -> tuple[float, float]:
-    """Return the seconds per run of two networks, each in processes of its own, in turn where they are near each other:
-    a slow-down of the machine hits both. The least of the rounds count.
+    """Return the seconds per run of two networks, each in processes of its own. If their times are close, they run in
+    turn, so that a slow-down of the machine hits both. The least time over the rounds counts.
 
-    ``budget_secs``: of the first round, for each. Raises as :func:`outputs_of`.
+    ``budget_secs``: seconds for each network in the first round. Raises as :func:`outputs_of`.
     """
     times: tuple[list[float], list[float]] = ([], [])
     folders = (first, second)
@@ -162,10 +162,12 @@ def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNet
 def in_place_in_turn(
     folders: Sequence[Path], weighted: Sequence[WeightedInputs], rounds: int, budget_secs: float
 ) -> Iterator[list[InNetworkTimes]]:
-    """Yield the times of the kernels of several networks over inputs that count by their weights, round for round.
+    """Yield the times of the kernels of several networks, round by round. Each time is a sum over inputs by their
+    weights.
 
-    Each round has a process of its own, where tensors have other addresses. The order alternates: a change of speed
-    meanwhile favours no network. ``budget_secs``: of each network in a round. Raises as :func:`outputs_of`.
+    Each round has a process of its own, where tensors have other addresses. The order alternates, so that a change of
+    the machine's speed favours no network. ``budget_secs``: seconds for each network in a round. Raises as
+    :func:`outputs_of`.
     """
     weights = [weight for weight, _ in weighted]
     sets = {str(number): inputs for number, (_, inputs) in enumerate(weighted)}
@@ -179,8 +181,8 @@ def in_place_in_turn(
 
 @contextmanager
 def _work_folder(inputs: Sequence[Array], others: OtherInputs | None = None) -> Iterator[Path]:
-    """Provide a temporary folder with the inputs. Errors of the system in it (space, a process) are no fault of the
-    network."""
+    """Provide a temporary folder with the inputs. System errors in the block (disk space, processes) become
+    :class:`UncheckedError`, as they are no fault of the network."""
     try:
         with owned_folder("network") as work:
             write(work / INPUTS, inputs)
@@ -195,14 +197,15 @@ def _work_folder(inputs: Sequence[Array], others: OtherInputs | None = None) -> 
 
 
 def _written_outputs(work: Path, others: OtherInputs) -> Outputs:
-    """Return the outputs that a process has written: none on the special inputs, where the network failed on them."""
+    """Return the outputs that a process has written. There are none for the special inputs if the network failed on
+    them."""
     outputs = tuple(read(work / OUTPUTS).values())
     special, at_extents = (_sets(work / name, len(outputs)) for name in (SPECIAL_OUTPUTS, EXTENT_OUTPUTS))
     return Outputs(outputs, special, dict(zip(others.at_extents, at_extents, strict=True)))
 
 
 def _sets(path: Path, count: int) -> list[tuple[Array, ...]]:
-    """Return the arrays in a file, ``count`` at a time; none where there is no file."""
+    """Return the arrays in a file, ``count`` at a time. Empty if there is no file."""
     arrays = list(read(path).values()) if path.exists() else []
     return [tuple(arrays[at : at + count]) for at in range(0, len(arrays), count)]
 
@@ -239,9 +242,9 @@ def _late() -> UncheckedError:
 
 
 def _found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return what a process has printed. Raises as :func:`outputs_of`."""
+    """Return the result that a process has printed. Raises as :func:`outputs_of`."""
     if done.returncode in _CRASHES and done.stdout:
-        pass  # it had done all, and then ran on the special inputs
+        pass  # it had finished all but the special inputs
     elif done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         # After a crash the last line is part of a native stack.

@@ -1,5 +1,5 @@
-"""Lowers networks, and runs them untuned, in a child process. TVM's passes and LLVM are native code over whatever
-networks users bring: where they crash, hang or take all memory, the run that asked goes on or ends in one clear line.
+"""Lowers networks, and runs them untuned, in a child process. TVM's passes and LLVM are native code, and users bring
+any network. If they crash, hang or take all memory, the run goes on or ends with one clear line.
 
 The weights travel in files, which both processes map: they are copied once on the way there and once on the way back.
 """
@@ -42,15 +42,15 @@ class _Attempt:
     steps: list[tuple[str, bool]] = field(default_factory=list)
     """Steps that were begun, each with true if it is optional."""
     reason: str = ""
-    """Reason why the last one failed."""
+    """Reason why the last step failed."""
 
     @property
     def step(self) -> str:
         return self.steps[-1][0] if self.steps else "its start"
 
     def blamed(self) -> dict[str, str]:
-        """Return the optional steps that the next attempt skips, with the reasons: the one that failed; where that is
-        required, all before it. Empty where none is to blame."""
+        """Return the optional steps that the next attempt skips, with the reasons. If an optional step failed, this is
+        that step. If a required step failed, these are all optional steps before it. Empty if there are none."""
         if self.steps and self.steps[-1][1]:
             return {self.step: self.reason}
         because = f"with it TVM fails at {self.step} ({self.reason})"
@@ -60,8 +60,8 @@ class _Attempt:
 class LoweringProcess:
     """Lowers one network. Not thread-safe, except for :meth:`close`.
 
-    The child starts at once, and imports TVM while the network is read; a lost one is replaced. An optional step over
-    which it is lost is skipped.
+    The child starts at once, and imports TVM while the network is read. A lost child is replaced. If the child is lost
+    in an optional step, the step is skipped.
 
     Args:
         module: module that the child runs (tests give their own).
@@ -79,12 +79,12 @@ class LoweringProcess:
         self._window = window
         self._folder = ExchangeFolder("lowering")
         self._written: Any = None
-        """The module that the folder has as the network."""
+        """The module that is in the folder's file of the network."""
         self._files: dict[str, Path] = {}
         """Files of the networks that were lowered last, by device class name."""
         self._conversions: dict[str, Conversion | None] = {}
-        """Conversions of these."""
-        # Mapped files do not count: the weights on their way are not part of this memory.
+        """Conversions of these networks, by device class name."""
+        # The limit does not count mapped files, so the weights that are exchanged are not part of it.
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
         self._process = WarmProcess(
             module, "lowers networks", arguments, {"TVM_BIND_THREADS": "0"}, answer_secs=answer_secs, window=window
@@ -93,10 +93,10 @@ class LoweringProcess:
             self._process.start()
 
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
-        """Return ``network`` lowered for ``device_class``; see :func:`devices.networks.tasks.lowering.lower_network`,
-        whose errors this raises.
+        """Return ``network`` lowered for ``device_class``; see :func:`devices.networks.tasks.lowering.lower_network`.
+        Raises its errors.
 
-        Where TVM crashes, hangs or has too little memory also without anything optional, :class:`NetworkError` names
+        If TVM crashes, hangs or lacks memory even without the optional steps, raises :class:`NetworkError`, which names
         the step.
         """
         from devices.networks.processes.module_file import write_module
@@ -121,10 +121,11 @@ class LoweringProcess:
         return self.run(lowered, inputs).outputs
 
     def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedResult:
-        """Run a network, untuned, on this machine's CPU. It is the one that was lowered here last for its class.
+        """Run a network, untuned, on this machine's CPU. It must be the network that was lowered last here for its
+        class.
 
-        Raises :class:`NetworkError` where it crashes or fails, :class:`UncheckedError` where it takes too long or too
-        much memory.
+        Raises :class:`NetworkError` if it crashes or fails, :class:`UncheckedError` if it takes too long or too much
+        memory, and ValueError if it was lowered with another conversion since.
         """
         from devices.networks.compiled import tensor_file
         from devices.networks.tasks.lowering import UntunedResult
@@ -162,7 +163,7 @@ class LoweringProcess:
     def _lowered(
         self, network: Network, device_class: DeviceClass, without: Mapping[str, str], attempt: _Attempt
     ) -> LoweredNetwork | None:
-        """Return the lowered network; None where TVM fails or the child is lost: ``attempt`` then has the reason."""
+        """Return the lowered network. None if TVM fails or the child is lost; ``attempt`` then has the reason."""
         into = self._files.setdefault(device_class.name, self._folder.file(f"lowered-{len(self._files)}"))
         request = {
             "network": str(self._folder.file(_NETWORK)),
@@ -195,7 +196,7 @@ class LoweringProcess:
             return _decoded(answer["lowered"], network, device_class, into)
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
-        """Mark work of this process itself, which cannot be stopped and is short."""
+        """Mark work of this process itself. It is short, and cannot be stopped."""
         return contextlib.nullcontext() if self._window is None else self._window.working()
 
 

@@ -2,8 +2,8 @@
 
 Run as ``python -m devices.networks.processes.lowering_worker``. Networks, inputs and outputs are in files, which the
 request names (:mod:`devices.networks.processes.module_file`, :mod:`devices.networks.compiled.tensor_file`). A request
-for lowering is answered with ``step`` and ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM
-fails, ``failed``; a request for a run with ``secs`` or ``failed``.
+for lowering is answered with ``step`` and ``optional`` before each step, then with ``lowered``, ``refused``, or (if TVM
+fails) ``failed``. A request for a run is answered with ``secs`` or ``failed``.
 """
 
 from __future__ import annotations

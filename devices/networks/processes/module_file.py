@@ -1,8 +1,9 @@
-"""A network's module with its weights in a file, from which another process maps them: they are copied into it once.
+"""A network's module and its weights in a file. The weights are copied into it once, and another process maps them from
+it.
 
-The file is one of :mod:`devices.networks.compiled.tensor_file`: the weights, and the module as JSON text, in which
-each weight is a parameter of ``main`` behind the inputs. Weights that are small, or of a type that the file does not
-know, stay in the text.
+The file is one of :mod:`devices.networks.compiled.tensor_file`: the weights, and the module as JSON text. There, each
+weight is a parameter of ``main`` after the inputs. Weights that are small, or of a type that the file does not support,
+stay in the text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from devices.builds.tensors import Array, array_of, tensor_of
 from devices.networks.compiled.tensor_file import can_hold, contents, read
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
-# Smaller constants stay: shapes may follow from them, and types would be lost.
+# Smaller constants stay in the text: shapes may follow from them, and types would be lost.
 _LEAST_BYTES = 4096
 _ALIGNMENT = 64
 _MODULE, _USES = "module", "uses"
@@ -38,7 +39,7 @@ def write_module(module: Any, path: Path) -> None:
     )
     text = np.frombuffer(tvm.ir.save_json(without).encode(), np.uint8)
     arrays = {str(at): array for at, array in enumerate(extractor.arrays)}
-    # Arrays that leave the next one aligned come first: only aligned memory can be shared with TVM.
+    # Arrays whose size keeps the next array aligned come first: only aligned memory can be shared with TVM.
     ordered = dict(sorted(arrays.items(), key=lambda item: item[1].nbytes % _ALIGNMENT != 0))
     uses = np.asarray(extractor.uses, np.int64)
     write_atomically(path, contents({**ordered, _USES: uses, _MODULE: text}), durable=False)
@@ -59,7 +60,7 @@ def read_module(path: Path, mode: Literal["r+", "c"]) -> Any:
 
 @mutator
 class _WeightExtractor(PyExprMutator):  # type: ignore[misc]
-    """Puts a parameter in the place of each weight."""
+    """Replaces each weight by a parameter."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
@@ -75,7 +76,7 @@ class _WeightExtractor(PyExprMutator):  # type: ignore[misc]
         array = np.asarray(array_of(constant.value), order="C")
         if array.nbytes < _LEAST_BYTES or not can_hold(array):
             return constant
-        # Tied weights are a constant each time they are used, in the same memory.
+        # Each use of a tied weight is a constant of its own, with the same memory.
         key = (array.__array_interface__["data"][0], array.shape, array.dtype.str)
         if key not in self._known:
             self._known[key] = len(self.arrays)

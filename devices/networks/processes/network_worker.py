@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from devices.networks.compiled.network import CompiledNetwork
 
 KERNELS, ALL = "kernels", "all"
-AWAITED = "-"  # in place of a folder whose name comes on stdin
+AWAITED = "-"  # instead of a folder, whose name comes on stdin
 INPUTS, OUTPUTS = "inputs.safetensors", "outputs.safetensors"
 SPECIAL_INPUTS, SPECIAL_OUTPUTS = "special-inputs.safetensors", "special-outputs.safetensors"
 EXTENTS = "extents.json"
 EXTENT_INPUTS, EXTENT_OUTPUTS = "extent-inputs.safetensors", "extent-outputs.safetensors"
-# Exit code of a process in which the network itself raised an error when it ran.
+# Exit code of a process in which the network itself raised an error.
 FAILED = 70
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run a network: ``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``.
 
-    Runs it on the inputs in ``WORK``, writes its outputs there and prints ``{"secs": 0}``. With a budget: prints
-    ``{"secs": seconds of a run}`` alone. With ``kernels``: prints ``networks``, for it and those in the other folders,
-    the fields of ``InNetworkTimes`` on each other extent in ``WORK``; on the example inputs where there is none. With
-    ``all``: does all of it. Inputs of other extents come after the example inputs, special ones last. A folder ``-`` is
-    named by a line of stdin.
+    Runs it on the inputs in ``WORK``, writes its outputs there and prints ``{"secs": 0}``. With a budget, it only
+    prints ``{"secs": seconds of a run}``. With ``kernels``, it prints ``networks``: for this network and those in the
+    other folders, the fields of ``InNetworkTimes`` on the inputs of each other extent in ``WORK``, or on the example
+    inputs if there are none. With ``all``, it writes the outputs, and prints the time of a run and of each kernel.
+    Inputs of other extents come after the example inputs, special inputs last. If the folder is ``-``, its name is a
+    line of stdin.
     """
     die_with_parent(int(arguments[3]))
     load_tvm()
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
     name = sys.stdin.readline().removesuffix("\n") if arguments[0] == AWAITED else arguments[0]
     if not name:
-        return  # no network will come
+        return  # the parent has no network to run
     folder, work, budget_secs = Path(name), Path(arguments[1]), float(arguments[2])
     network, inputs = load(folder), list(read(work / INPUTS).values())
     try:
@@ -80,7 +81,7 @@ def _outputs(network: CompiledNetwork, inputs: Sequence[Array]) -> tuple[Array, 
 
 
 def _run_at_extents(network: CompiledNetwork, work: Path, count: int) -> None:
-    """Run a network on sets of ``count`` inputs, and end the process with the extent's name where it fails."""
+    """Run a network on sets of ``count`` inputs, If it fails, end the process with a message that names the extent."""
     found: list[Array] = []
     for name, given in _at_extents(work, count):
         try:
@@ -91,7 +92,7 @@ def _run_at_extents(network: CompiledNetwork, work: Path, count: int) -> None:
 
 
 def _at_extents(work: Path, count: int) -> list[tuple[str, list[Array]]]:
-    """Return sets of ``count`` inputs by the names of their extents; none where there are none."""
+    """Return sets of ``count`` inputs by the names of their extents."""
     if not (work / EXTENTS).exists():
         return []
     arrays = list(read(work / EXTENT_INPUTS).values())
@@ -100,8 +101,8 @@ def _at_extents(work: Path, count: int) -> list[tuple[str, list[Array]]]:
 
 
 def _run_special(network: CompiledNetwork, work: Path, count: int) -> None:
-    """Run a network on further sets of ``count`` inputs. It may fail on them, or crash: an index may be made of a
-    number that is none."""
+    """Run a network on further sets of ``count`` inputs. It may fail on them, or crash, as it may compute an index from
+    NaN."""
     given = list(read(work / SPECIAL_INPUTS).values())
     found: list[Array] = []
     with contextlib.suppress(Exception):
@@ -111,7 +112,7 @@ def _run_special(network: CompiledNetwork, work: Path, count: int) -> None:
 
 
 def _times(network: CompiledNetwork, inputs: Sequence[Array], budget_secs: float) -> dict[str, Any]:
-    """Return the times of a network that runs: an error here says nothing of its outputs."""
+    """Return the times of a network that runs: an error here does not concern its outputs."""
     try:
         return {
             "secs": network.measure_within(inputs, budget_secs),

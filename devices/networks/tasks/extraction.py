@@ -1,5 +1,5 @@
-"""The tasks of a lowered network: one for each distinct workload, and for each number of rows of a kernel over its
-dynamic dimensions."""
+"""The tasks of a lowered network: one for each distinct workload. Kernels over dynamic dimensions are tuned for fixed
+extents."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fleet_tune.base.domain import DeviceClass, FewerRows, Task, Workload
 from fleet_tune.base.shapes.shapes import Shapes
 
 _MOST_FLOP = 1e9
-"""A tile of rows with so many operations takes milliseconds: what it costs beside them is nothing, and what more rows
-could share, the weights, has been read often enough. To tune and check one of more rows only takes longer."""
+"""Most operations of a tile of rows. A tile with so many operations takes milliseconds: overheads do not count, and
+more rows would gain nothing from sharing the weights. Tuning and checking a larger tile would only take longer."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class DynamicTask:
     """The task of a kernel over dynamic dimensions."""
 
     workload: str
-    """Hash of the workload that it is tuned as."""
+    """Hash of the workload that the kernel is tuned as."""
     extent: int
-    """The most rows of a tile. Of an attention, which has none: the typical extent that it is tuned for."""
+    """The most rows of a tile. An attention has no tiles of rows: the extent that it is tuned for."""
     repeats: int
     """How many times the kernel does this work in a call at the typical extents."""
 
 
 @dataclass(frozen=True)
 class ExtractedTasks:
-    """The tasks of a network, and which of its kernels they are for."""
+    """The tasks of a network, and the kernels that they belong to."""
 
     tasks: tuple[Task, ...]
     workloads: Mapping[str, str]
@@ -57,8 +57,8 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
     """Return the tasks of the kernels that ``main`` of a lowered network calls.
 
     The weight of a task is how often a run calls its kernel, at the typical extents of dynamic dimensions. An attention
-    is tuned for the powers of two next to these or for smaller ones (see :data:`_MOST_FLOP`), other kernels for the
-    largest tile of rows.
+    is tuned for the powers of two next to these extents, or for smaller extents (see :data:`_MOST_FLOP`). Other kernels
+    are tuned for the largest tile of rows.
     """
     functions: dict[str, tuple[str, Any]] = {}
     weights: Counter[str] = Counter()
@@ -97,7 +97,7 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
 
 @dataclass(frozen=True)
 class _TunedKernel:
-    """A kernel over dynamic dimensions, for the extents that it is tuned for. See :class:`DynamicTask`."""
+    """A kernel over dynamic dimensions, specialised to the extents that it is tuned for. See :class:`DynamicTask`."""
 
     kernel: Any
     extent: int
@@ -106,7 +106,7 @@ class _TunedKernel:
 
 
 def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
-    """Return a kernel for the extents that it is tuned for; None where it is not tuned."""
+    """Return a kernel specialised to the extents that it is tuned for. None if it is not tuned."""
     dimensions = dimensions_of(kernel, shapes)
     if not dimensions or IN_PLACE in kernel.attrs:
         return None
@@ -119,7 +119,7 @@ def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
     attention = AttentionExtents.of(kernel)
     if attention is None:
         return None
-    # Powers of two have tiles of every size: 111 columns have those of 3 and 37.
+    # Powers of two have tiles of many sizes; 111 columns only have tiles of 3 and 37.
     typical = {extent: 1 << round(math.log2(each.typical)) for extent, each in dimensions.items()}
     longest = max(attention.inner, key=lambda each: typical[each])
     sizes = [size for size in dimensions[longest].samples if size < typical[longest]]
@@ -148,7 +148,7 @@ def _fewer_rows(kernel: Any, rows: TiledRows, most: int) -> tuple[FewerRows, ...
 
 def _tuned(kernel: Any, sizes: Sequence[int], extents: Callable[[int], Mapping[Any, int]]) -> tuple[int, Any]:
     """Return the largest of these sizes, ascending, that is not too large (see :data:`_MOST_FLOP`), and the kernel for
-    it. ``extents``: all extents of the kernel, by this one."""
+    it. ``extents``: returns all extents of the kernel for one of the sizes."""
     for extent in reversed(sizes):
         fixed = specialized(kernel, extents(extent))
         if extent == sizes[0] or flop_of(fixed) <= _MOST_FLOP:
@@ -161,15 +161,16 @@ def _text(function: Any) -> str:
 
 
 def normal_form(function: Any) -> Any:
-    """Return the normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
+    """Return the normal form of a kernel: named ``main``, without the attributes that guided the fusion of the
+    graph."""
     return function.without_attr("op_pattern").without_attr(AXIS).with_attr("global_symbol", "main")
 
 
 def workload_hash(function: Any) -> str:
-    """Return the structural hash: equal for the same computation in every process, whatever functions and variables are
-    called.
+    """Return the structural hash: the same for the same computation in every process, regardless of the names of
+    functions and variables.
 
-    The arguments whose layout is free are part of it: they decide how the workload can be scheduled.
+    It includes which arguments have a free layout, as these decide how the workload can be scheduled.
     """
     return f"{tvm_ffi.structural_hash(function) & 0xFFFFFFFFFFFFFFFF:016x}"
 

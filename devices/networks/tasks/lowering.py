@@ -75,7 +75,7 @@ _KERNELS = frozenset({"relax.call_tir", "relax.call_dps_packed"})
 _QUANTISED = 5e-2
 _MOST_SPREAD = 0.15
 _UNTUNED_RUNS, _UNTUNED_SECS = 3, 0.1
-"""An untuned network runs so often, or for so many seconds: the first run of a small one takes far longer."""
+"""An untuned network runs this often, or for this many seconds. (The first run of a small network takes far longer.)"""
 
 __all__ = [
     "DisagreementError",
@@ -106,7 +106,7 @@ class UntunedResult:
 
     outputs: tuple[Array, ...]
     secs: float
-    """CPU seconds of the fastest of a few runs. On a host without other work a run takes about as long."""
+    """CPU seconds of the fastest of a few runs. On an otherwise idle host, a run takes about as long."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class LoweredNetwork:
     module: Any = field(repr=False)
     """IRModule of ``main`` and the kernels it calls."""
     tasks: tuple[Task, ...]
-    """One for each distinct workload that can be tuned, in the order of their first call."""
+    """One task for each distinct workload that can be tuned, in the order of the first calls."""
     workloads: Mapping[str, str] = field(repr=False)
-    """Hash of the workload of each kernel, by the kernel's name in ``module``; other kernels stay as they are."""
+    """Hash of the workload of each kernel, by the kernel's name in ``module``. Other kernels are not tuned."""
     inputs: tuple[tuple[str, SymbolicSpec], ...] = field(repr=False)
     """Name, shape and dtype of each input."""
     outputs: tuple[SymbolicSpec, ...] = field(repr=False)
@@ -130,22 +130,22 @@ class LoweredNetwork:
     dynamic: Mapping[str, DynamicTask] = field(default_factory=dict, repr=False)
     """Kernels over dynamic dimensions that are tuned: the task of each, by the kernel's name in ``module``."""
     left_out: tuple[tuple[str, str], ...] = ()
-    """Optional steps of lowering that failed on this network, each with the reason. The network is right without them,
-    but slower."""
+    """Optional steps of lowering that failed on this network, each with the reason. The network is correct without
+    them, but slower."""
     quantized: bool = False
-    """True if values are rounded to integers of few bits in it."""
+    """True if the network rounds values to integers of few bits."""
     framework_spread: float = 0.0
     """Relative error between the framework's own ways to compute a quantised network; see
     :meth:`devices.networks.network.Framework.spread`."""
     products: ProductCounts | None = None
-    """Products of a quantised network by what they are computed in. None for another network, and where the step that
-    writes them in integers was skipped."""
+    """Products of a quantised network, in integers and in floats. None for other networks, and if the step that writes
+    products in integers was skipped."""
     halves: tuple[str, ...] = ()
-    """Half-precision types that values of the network are rounded to, also where no kernel takes or gives them."""
+    """Half-precision types that values of the network are rounded to, even if no kernel reads or writes them."""
     conversion: Conversion | None = None
-    """What it was converted to. None: it was not."""
+    """The conversion that was applied to it. None if it was not converted."""
     convertible: tuple[ConvertibleProduct, ...] = ()
-    """Where the precisions are to be chosen: the products that another one makes faster."""
+    """If precisions are to be chosen: the products that another precision makes faster."""
 
     @cached_property
     def weights_bytes(self) -> int:
@@ -159,10 +159,10 @@ class LoweredNetwork:
         return sum(constants.values())
 
     def workload_of(self, name: str) -> str:
-        """Return the hash of the workload that a kernel of the compiled network is tuned as; empty for none.
+        """Return the hash of the workload that a kernel of the compiled network is tuned as. Empty if it is not tuned.
 
         Args:
-            name: of the kernel (see :func:`devices.timing.in_network.kernel_of`).
+            name: the kernel's name (see :func:`devices.timing.in_network.kernel_of`).
         """
         return self.dynamic[name].workload if name in self.dynamic else self.workloads.get(name, "")
 
@@ -172,7 +172,7 @@ class LoweredNetwork:
 
     @property
     def precision(self) -> Precision | None:
-        """Precision that it was converted to. None: it was not."""
+        """Precision that it was converted to. None if it was not converted."""
         return None if self.conversion is None else self.conversion.precision
 
 
@@ -211,14 +211,14 @@ class LoweringSteps:
             ) from error
 
     def optional(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
-        """Return the result of an optional step; the module as it was where TVM fails."""
+        """Return the result of an optional step, or the unchanged module if TVM fails."""
         if step in self.without:
             self.left_out.append((step, self.without[step]))
             return before
         self.report_step(step, True)
         try:
             return apply(before)
-        except Exception as error:  # any error of TVM, std::bad_alloc included: the network is right without the step
+        except Exception as error:  # any error of TVM, std::bad_alloc included: the network is correct without the step
             self.left_out.append((step, f"TVM fails at it ({brief(error)})"))
             return before
 
@@ -239,11 +239,12 @@ def lower_network(
     conversion: Conversion | None = None,
     shapes: Shapes | None = None,
 ) -> LoweredNetwork:
-    """Lower the network in ``relax_module`` for ``device_class``, converted, and extract its tasks. ``shapes``: of its
-    dynamic dimension.
+    """Lower the network in ``relax_module`` for ``device_class``, convert it, and extract its tasks. ``shapes``: the
+    shapes of its dynamic dimensions.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
-    that depend on the data, and for a precision that changes nothing of it; :class:`LoweringStepError` where TVM fails.
+    that depend on the data, and for a precision that changes nothing in it. Raises :class:`LoweringStepError` if TVM
+    fails.
     """
     if shapes is not None and device_kind(device_class.target) != "cpu":
         raise UnsupportedNetworkError(
@@ -278,7 +279,7 @@ def lower_network(
 
 
 def computes(lowered: LoweredNetwork) -> bool:
-    """Return true if the network has a kernel. One that only hands its inputs on, or other views of them, has none."""
+    """Return true if the network has a kernel. A network that only returns its inputs, or views of them, has none."""
     main = lowered.module["main"]
     return any(isinstance(call.op, tvm.ir.Op) and call.op.name in _KERNELS for call in calls(main.body))
 
@@ -305,7 +306,8 @@ def run_untuned(module: Any, inputs: Sequence[Array]) -> UntunedResult:
 
 def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tuple[Array, ...]) -> tuple[float, float]:
     """Return the largest absolute and relative error of the untuned network (see
-    :func:`devices.networks.checks.comparison.compare`). Raises :class:`DisagreementError` where it is too large."""
+    :func:`devices.networks.checks.comparison.compare`). Raises :class:`DisagreementError` if the relative error is too
+    large."""
     absolute, relative = compare(outputs, expected)
     limit = tolerance(lowered)
     if not relative <= limit:
@@ -319,16 +321,16 @@ def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tup
 
 
 def with_operator(error: DisagreementError, network: Network, run: RunUntuned) -> NetworkError:
-    """Return ``error`` with the operator at which ``network`` and its framework begin to differ, where it is found.
+    """Return ``error`` with the operator at which ``network`` and its framework begin to differ, if it can be found.
 
     Args:
         error: the disagreement.
         network: the network.
-        run: returns another network lowered, and its outputs.
+        run: lowers another network, and returns it and its outputs.
     """
     try:
         found = first_difference(network, _errors_by(run))
-    except Exception as reason:  # what TVM, torch and onnx raise over a network that returns its values
+    except Exception as reason:  # any error of TVM, torch or onnx over a network that returns its values
         return NetworkError(
             f"{error.problem}; the operator at fault is not found: {brief(reason)}",
             "report the network: an operator of it is imported wrongly",
@@ -349,8 +351,8 @@ def check_values(network: Network, run: RunUntuned) -> int:
     """Compare the values between the inputs and the outputs of ``network`` with its framework's, and return how many
     there are. ``run`` as for :func:`with_operator`.
 
-    Raises :class:`NetworkError` with the first operator that differs, and what the libraries raise over a network that
-    returns its values.
+    Raises :class:`NetworkError` with the first operator that differs, and any error that the libraries raise over a
+    network that returns its values.
     """
     found = first_difference(network, _errors_by(run))
     if found is not None:
@@ -379,10 +381,11 @@ def tolerance(lowered: LoweredNetwork) -> float:
     """Return the relative error that rounding alone may reach (see
     :func:`devices.networks.checks.comparison.network_tolerance`).
 
-    A value between two steps of its quantisation becomes the one or the other by the order of summation: a step is a
-    127th to a 255th of the largest value, and a few follow from it in later layers. In a deep network many do, and
-    the framework differs as much from itself, if it has two ways to compute it. Weights of int8 differ from those of
-    the framework by half a step of a 127th of the largest in their column.
+    In a quantised network, the order of summation decides to which of two steps a value halfway between them is
+    rounded. A step is a 127th to a 255th of the largest value, and it leads to a few more steps in later layers. In a
+    deep network there are many, and if the framework has two ways to compute the network, these differ as much. Weights
+    of int8 differ from the framework's weights by up to half a step, which is a 127th of the largest weight in their
+    column.
     """
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
@@ -394,21 +397,20 @@ def tolerance(lowered: LoweredNetwork) -> float:
     rounding = network_tolerance(held, len(kernels), longest)
     if not lowered.quantized:
         return rounding
-    # Twice: the spread is the largest error of one sample, and so is what is compared with it.
+    # Twice, because the spread and the error compared with it are each the largest error of one sample.
     return max(rounding, _QUANTISED, min(2 * lowered.framework_spread, _MOST_SPREAD))
 
 
 def _halves(main: Any) -> tuple[str, ...]:
     """Return the half-precision types of the values of ``main``: ``x.to(bfloat16).to(float32)`` becomes part of a
-    kernel on float32, or vanishes."""
+    kernel on float32, or is removed."""
     types = (binding.var.ty for block in main.body.blocks for binding in block.bindings)
     return tuple(sorted({str(t.dtype) for t in types if isinstance(t, relax.TensorType)} & {"float16", "bfloat16"}))
 
 
 def _longest_sum(kernel: Any, dynamic: Sequence[Dimension]) -> int:
-    """Return the terms of the longest reduction of a kernel, at the largest extents of its dynamic dimensions; 1 where
-    it has none. Axes whose length differs from place to place (windows of uneven pooling, which are short) do not
-    count."""
+    """Return the terms of the longest reduction of a kernel, at the largest extents of its dynamic dimensions. 1 if it
+    has no reduction. Axes whose length varies (windows of uneven pooling, which are short) do not count."""
     blocks = leaf_blocks(kernel).values() if hasattr(kernel.body, "block") else ()
     axes = ([axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION] for block in blocks)
 
@@ -446,18 +448,18 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.optional("the folding of constants", fold_constants, module)
         module = steps.optional("the form of transposed convolutions", replace_transposed_convolutions, module)
         module = steps.optional("the lifting of reshapes", lift_views, module)
-        # One product saves waking the other threads, which a single core does not have.
+        # One product instead of several saves waking the other threads. A single core has no other threads.
         if target.kind.name != "llvm" or int(target.attrs.get("num-cores", 2)) > 1:
             module = steps.optional("the combination of products of one input", combine_products, module)
         as_given = module
         if has_convolutions(module["main"]):
             module = steps.optional("the choice of layouts", channels_last, module)
         module = steps.needed("the normal form", transform.Normalize(), module)
-        # Folds the transposed weights, and moves the transposes together that are left of the choice of layouts.
+        # Folds the transposed weights, and joins the transposes that the choice of layouts has left.
         module = steps.optional("the folding of transposes", fold_transposes, module)
         if has_convolutions(as_given["main"]):
             module = _in_worthwhile_layouts(as_given, module, steps)
-        if conversion is None and target.kind.name == "llvm":  # conversions are for constant weights
+        if conversion is None and target.kind.name == "llvm":  # conversions need constant weights
             module = steps.optional("scales as part of weights", scale_weights, module)
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)
@@ -474,8 +476,9 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         if conversion is not None:
             if conversion.precision is Precision.AUTO:
                 steps.convertible = convertible_products(module["main"], target)
-            # As late as this no rewrite takes a rounding away, weights are as kernels read them, and what was quantised
-            # stays; before the products of a type take the form that its instructions want.
+            # The conversion is this late so that no rewrite removes a rounding, weights have the layout that kernels
+            # read, and quantised products stay. It comes before the products of a type take the form that its
+            # instructions need.
             step = f"the conversion to {conversion.precision}"
             module = steps.needed(step, partial(convert, conversion, name), module)
         module = steps.optional("products of 16 bits", lambda each: half_products(each, target), module)
@@ -510,8 +513,8 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
 
 
 def _in_worthwhile_layouts(as_given: Any, module: Any, steps: LoweringSteps) -> Any:
-    """Return the best of ``as_given``, of ``module`` (all its convolutions channels last), and of one where only some
-    are: those that are worth their changes of layout."""
+    """Return the best of three modules: ``as_given``, ``module`` (all convolutions channels last), and a module in
+    which only those convolutions are channels last that are worth their changes of layout."""
     normalize = relax.transform.Normalize()
 
     def in_part(given: Any) -> Any:
@@ -534,8 +537,8 @@ def _refuse_constant(main: Any, name: str) -> None:
 
 
 def _refuse_data_dependent(main: Any, name: str) -> None:
-    """Raise an error for shapes that depend on data: kernels are compiled, and measured, for shapes that are known
-    before the network runs, but for dynamic dimensions."""
+    """Raise an error for shapes that depend on data: apart from dynamic dimensions, kernels are compiled and measured
+    for shapes that are known before the network runs."""
     dynamic = list(dynamic_variables(main).values())
     for block in main.body.blocks:
         for binding in block.bindings:
@@ -551,7 +554,7 @@ def _refuse_data_dependent(main: Any, name: str) -> None:
 
 def _refuse_whole(module: Any, name: str) -> None:
     """Raise an error for kernels over a dynamic dimension that are not made of blocks with axes: TVM's running sums and
-    sorts take no variable for an extent."""
+    sorts do not support variable extents."""
     for variable, function in module.functions.items():
         if is_dynamic(function) and not any(len(block.iter_vars) for block in blocks(function.body)):
             operator = re.sub(r"\d+$", "", variable.name_hint.removeprefix("fused_"))

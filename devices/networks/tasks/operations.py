@@ -20,9 +20,9 @@ def flop_of(function: Any) -> float:
 
 
 def _dot_products(function: Any) -> int:
-    """Return the number of :class:`devices.sketches.byte_operators.IntegerDot` and of
-    :func:`devices.sketches.half_operators.dot2`, of which TVM's estimate counts the additions of their results alone.
-    One counts as a multiplication of float32."""
+    """Return the number of calls in a run of :class:`devices.sketches.byte_operators.IntegerDot` and
+    :func:`devices.sketches.half_operators.dot2`. TVM's estimate counts only the additions of their results. Each call
+    counts as one multiplication of float32."""
     found: list[Any] = []
     count = 0
 

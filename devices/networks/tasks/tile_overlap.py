@@ -1,8 +1,9 @@
-"""The number of rows that a tile may compute again in place of smaller tiles.
+"""The number of rows that a tile may compute again instead of using smaller tiles.
 
-A tile takes about as long as its operations and reading the weights once. A tile that overlaps the one before saves
-at least one smaller tile, and computes rows again: it pays where their operations take no longer than reading the
-weights. Tiles chosen by dynamic programming with the same costs are 0.2% faster in the mean over 1 to 256 rows.
+A tile takes about the time of its operations, plus that of reading the weights once. A tile that overlaps the tile
+before saves at least one smaller tile, but computes rows again. This pays if their operations take no longer than
+reading the weights. Tiles that dynamic programming chooses with the same costs are only 0.2% faster, averaged over 1 to
+256 rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from devices.networks.tasks.tiled_rows import TiledRows
 from devices.sketches.dynamic.rows import specialized, tensors
 
 _BYTE_FLOP = 2
-"""Operations in the time in which a byte of the weights is read again, from a cache."""
+"""Operations in the time of reading a byte of the weights again, from a cache."""
 
 
 def tile_overlap(kernel: PrimFunc, rows: TiledRows) -> int:

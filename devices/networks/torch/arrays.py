@@ -1,6 +1,6 @@
-"""Conversion between torch tensors and numpy arrays. numpy's bfloat16 is that of ml_dtypes, which torch does not know.
+"""Conversion between torch tensors and numpy arrays. numpy's bfloat16 comes from ml_dtypes, and torch does not know it.
 
-Importing this module loads no torch.
+Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """Return a tensor as an array of the same type, shape and memory, as far as it is in this machine's."""
+    """Return a tensor as an array of the same type and shape. It shares the tensor's memory if that is on the CPU (for
+    bfloat16, also contiguous)."""
     import torch
 
     plain = tensor.detach().cpu()

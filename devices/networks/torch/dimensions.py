@@ -30,16 +30,15 @@ def program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Ten
 def dynamic_dimensions(
     program: torch.export.ExportedProgram, names: Mapping[str, str], where: str
 ) -> dict[str, DynamicDimension]:
-    """Return the dynamic dimensions of the inputs of ``program`` by torch's symbol, with the bounds that the program
-    has.
+    """Return the dynamic dimensions of the inputs of ``program`` by torch's symbol, with the program's bounds.
 
     Args:
         program: the program.
         names: names of symbols; others keep the symbol's name.
         where: the network, for messages.
 
-    Raises :class:`UnsupportedNetworkError` for an extent that is neither a symbol nor a sum of some that are extents of
-    inputs.
+    Raises :class:`UnsupportedNetworkError` for an extent that is neither a symbol nor a sum of symbols that are extents
+    of inputs.
     """
     found: dict[str, DynamicDimension] = {}
     sums: list[tuple[str, int, Any]] = []
@@ -66,7 +65,8 @@ def dynamic_dimensions(
 
 
 def sum_of(extent: int | torch.SymInt) -> ExtentSum | None:
-    """Return torch's extent as a sum of its symbols, by their names; None where it is none with factors from 0 up."""
+    """Return torch's extent as a sum of its symbols, by their names. None if it is not a sum of symbols with factors of
+    0 or more."""
     return ExtentSum((), extent) if isinstance(extent, int) else _sum_of(extent.node.expr)
 
 
@@ -98,8 +98,8 @@ def dimension_names(
 
 
 def _per_input(module: torch.nn.Module, dynamic_shapes: Any) -> list[Any]:
-    """Return the dynamic axes of each input, in order. torch has checked their form: by the names of the parameters of
-    ``forward``, or in order; ``*parameter`` has one element, a sequence."""
+    """Return the dynamic axes of each input, in order. torch has checked their form: they are given by the names of the
+    parameters of ``forward``, or in order. A ``*parameter`` has one element, a sequence."""
     parameters = inspect.signature(module.forward).parameters
     if not isinstance(dynamic_shapes, Mapping):
         dynamic_shapes = dict(zip(parameters, dynamic_shapes or (), strict=False))

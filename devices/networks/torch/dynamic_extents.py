@@ -1,5 +1,5 @@
-"""torch's dynamic extents in Relax: expressions of the program's symbols, and slices, which TVM's importer bounds by
-minima that it cannot resolve.
+"""torch's dynamic extents in Relax: expressions of the program's symbols, and slices. (TVM's importer gives slices
+extents with minima that it cannot resolve.)
 
 Importing this module loads torch and TVM.
 """
@@ -27,17 +27,17 @@ class SymbolVariables:
         self._variables: dict[str, Any] = {}
 
     def learn(self, value: Any, parameter: Any) -> None:
-        """Take the variables of a Relax parameter for the symbols of torch's fake tensor of the same shape."""
+        """Map the symbols of torch's fake tensor to the variables of a Relax parameter of the same shape."""
         for extent, ours in zip(value.shape, parameter.ty.shape.values, strict=True):
             if not isinstance(extent, int) and extent.node.expr.is_Symbol:
                 self._variables.setdefault(str(extent.node.expr), ours)
 
     def expression(self, extent: int | torch.SymInt) -> Any:
-        """Return torch's extent in Relax; None where it is no polynomial of known symbols."""
+        """Return torch's extent in Relax. None if it is not a polynomial of known symbols."""
         return extent if isinstance(extent, int) else self._of(extent.node.expr)
 
     def expressions(self, extents: Sequence[int | torch.SymInt]) -> list[Any] | None:
-        """Return a shape of torch's in Relax; None where an extent has no expression."""
+        """Return a shape of torch in Relax. None if an extent has no expression."""
         found = [self.expression(extent) for extent in extents]
         return None if any(each is None for each in found) else found
 
@@ -58,8 +58,8 @@ class SymbolVariables:
 
 
 def translations(importer: Any, known: Iterable[str]) -> dict[str, Callable[[Convert], Convert]]:
-    """Return what wraps the translations of some operators, by their names, for TVM's ``importer`` of torch's programs.
-    ``known``: names of all that have a translation."""
+    """Return wrappers for the translations of some operators, by the operators' names, for TVM's ``importer`` of
+    torch's programs. ``known``: names of all operators that have a translation."""
 
     def sliced(convert: Convert) -> Convert:
         def converted(node: fx.Node) -> Any:
@@ -95,10 +95,10 @@ def translations(importer: Any, known: Iterable[str]) -> dict[str, Callable[[Con
 
 
 def _first(importer: Any, start: Any, end: Any, length: int | torch.SymInt, whole: Any, kept: Any) -> Any:
-    """Return the place where a slice begins of which ``kept`` elements stay; None for TVM's translation, which is right
-    for any number as ``start``. ``whole`` is the expression of ``length``.
+    """Return the position at which a slice of ``kept`` elements begins. None if TVM's translation is used, which is
+    correct for any number as ``start``. ``whole`` is the expression of ``length``.
 
-    Raises UnsupportedNetworkError for a symbolic start that is on either side of zero, or outside of the axis.
+    Raises UnsupportedNetworkError for a symbolic start that may have either sign, or lie outside of the axis.
     """
     value = start.meta["val"] if isinstance(start, fx.Node) else start or 0
     begin = importer.env[start] if isinstance(start, fx.Node) else value

@@ -1,4 +1,4 @@
-"""torch.export on a module, and the place in the user's code where it stops. Importing this module loads torch."""
+"""torch.export on a module, and the place in the user's code where it fails. Importing this module loads torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_THEIRS = sys.stdlib_module_names | {
     "actors",
     "typing_extensions",
 }
-"""Packages whose lines nobody can mend who has written, or taken, a network."""
+"""Packages that the author or user of a network cannot change."""
 _LONGEST_LINE = 100
 
 _ADVICE = (
@@ -38,13 +38,13 @@ _ADVICE = (
     ("fake tensor", "a tensor that depends on the inputs became a constant: make it of the inputs by torch's "
      "operators (detach() instead of data, clone() instead of torch.tensor()), or make it an input"),
 )  # fmt: skip
-"""What an error says, or the name of its type, and what to do about it."""
+"""A part of an error's text or type name, and the advice for the error."""
 
 _OTHERWISE = "check the example inputs, and rewrite what depends on data (see the torch.export documentation)"
 
 
 class _DetachedData(TorchFunctionMode):
-    """Reads ``tensor.data`` as ``tensor.detach()``: torch.export takes it for a constant, which is an error then."""
+    """Reads ``tensor.data`` as ``tensor.detach()``. torch.export would take it for a constant, and fail."""
 
     def __torch_function__(
         self,
@@ -61,8 +61,8 @@ class _DetachedData(TorchFunctionMode):
 def exported(
     module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str, dynamic_shapes: Any = None
 ) -> torch.export.ExportedProgram:
-    """Return the program of ``module``; ``dynamic_shapes``: as torch.export.export takes it. Raises
-    :class:`NetworkError` with the line of the user's code."""
+    """Return the exported program of ``module``. ``dynamic_shapes``: in the form of torch.export.export. Raises
+    :class:`NetworkError`, with the line of the user's code."""
     try:
         with _DetachedData():
             return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes)
@@ -83,7 +83,7 @@ def _advice(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Return the innermost line of the user's that ``error`` came through, as ``net.py:12 (y = x.numpy())``."""
+    """Return the innermost line of the user's code that ``error`` came through, as ``net.py:12 (y = x.numpy())``."""
     found, trace = "", error.__traceback__
     while trace is not None:
         if _is_theirs(trace.tb_frame):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _TorchFramework:
-    """PyTorch eager on a module. Changes of its inputs or its buffers are undone after each run: the next one gives the
-    same."""
+    """PyTorch eager on a module. Changes of its inputs or buffers are undone after each run, so that the next run gives
+    the same outputs."""
 
     name: ClassVar[str] = "PyTorch"
     module: torch.nn.Module
@@ -49,7 +49,7 @@ class _TorchFramework:
                     f"PyTorch cannot run the network on its inputs: {brief(error)}",
                     "fix it, or give inputs that it accepts",
                 ) from error
-            return tuple(array.copy() for array in _tensors(output))  # they may share memory with buffers
+            return tuple(array.copy() for array in _tensors(output))  # outputs may share memory with buffers
 
     def given(self, inputs: tuple[Array, ...]) -> _TorchFramework:
         return replace(self, inputs=tuple(tensor_of(array) for array in inputs))
@@ -58,12 +58,12 @@ class _TorchFramework:
         import torch
 
         try:
-            # Sums in another order: values between two steps of the quantisation become the one or the other.
-            # Entering the flags makes torch warn of one that no CPU has.
+            # Sums in another order round some values to the other of two quantisation steps. Entering the flags makes
+            # torch warn about a flag that no CPU has.
             with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):
                 other = self.run()
             relative = compare(other, self.run())[1]
-        except Exception:  # an operator that only one of both ways has: nothing is known of a spread
+        except Exception:  # only one of the two ways has some operator: no spread is known
             return 0.0
         return relative if math.isfinite(relative) else 0.0
 
@@ -147,12 +147,12 @@ def from_torch(
         name: its name.
         module: the module.
         inputs: its example inputs.
-        where: what the user called it, for messages.
-        dynamic_shapes: which of their dimensions are dynamic, as torch.export.export takes it.
-        asked: the user's bounds of these.
+        where: the user's name for it, for messages.
+        dynamic_shapes: the dynamic dimensions of the inputs, in the form of torch.export.export.
+        asked: the user's bounds of these dimensions.
 
-    Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`, and as
-    :func:`devices.networks.dynamic.dimensions.bounded` does.
+    Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`, and the errors of
+    :func:`devices.networks.dynamic.dimensions.bounded`.
     """
     from devices.networks.torch.dimensions import dimension_names, dynamic_dimensions
     from devices.networks.torch.export import exported
@@ -167,7 +167,7 @@ def from_torch(
 
 
 def from_pt2(file: Path, trusted: bool = False, asked: Shapes | None = None) -> Network:
-    """Return the network in the file. ``trusted``: run code that is in it (see
+    """Return the network in the file. ``trusted``: run code that the file contains (see
     :mod:`devices.networks.torch.program_file`). ``asked``: the user's bounds of its dynamic dimensions."""
     import torch
 
@@ -199,14 +199,15 @@ def from_pt2(file: Path, trusted: bool = False, asked: Shapes | None = None) -> 
             for sums in [map(sum_of, value.shape)]
             for shape in [[each.at(extents) for each in sums if each is not None]]
         )
-    module = program.module(check_guards=False)  # torch demands at least 4 for a sum of two extents from 0 up
+    module = program.module(check_guards=False)  # torch's guard wants a sum of two extents to be at least 4
     network = _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))
     network = replace(network, inputs_from="") if made_up else network
     return with_dimensions(network, shapes, {symbol: each.name for symbol, each in found.items()})
 
 
 def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
-    """Refuse values that are no arrays of real numbers, and networks whose outputs are empty."""
+    """Raise :class:`UnsupportedNetworkError` for values that are not arrays of real numbers, and for networks whose
+    outputs are empty."""
     from devices.networks.torch.node_locations import unlike_arrays
 
     unlike = unlike_arrays(program)
@@ -256,7 +257,7 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
             except UnsupportedNetworkError:
                 raise
             except Exception as error:
-                # Of operators that were still to be decomposed, many have no translation: they are not to blame.
+                # Before the decomposition, many operators have no translation: they are not at fault.
                 unknown = [] if simpler is program else first_of_each(simpler, unknown_operators(simpler))
                 refusal = unsupported_error(error, where, unknown, say=with_place)
                 refusal.__cause__ = error

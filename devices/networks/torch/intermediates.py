@@ -1,4 +1,4 @@
-"""Values between the inputs and the outputs of a torch network, as outputs of another module.
+"""Values between the inputs and the outputs of a torch network, made outputs of another module.
 
 Importing this module loads torch.
 """
@@ -19,10 +19,10 @@ from devices.networks.torch.node_locations import operator_name, place
 def graph_of(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> fx.GraphModule:
     """Return a module as a graph of torch's operators. Raises what torch raises."""
     if isinstance(module, fx.GraphModule) and any("val" in node.meta for node in module.graph.nodes):
-        graph = module  # of a .pt2 file: to export it again would lose the lines of its source
+        graph = module  # from a .pt2 file: exporting it again would lose its source lines
     else:
         graph = torch.export.export(module, inputs).module()
-    return copy.deepcopy(graph)  # a plain one: that of an exported program has no mode of evaluation
+    return copy.deepcopy(graph)  # a plain graph: an exported program's graph has no eval()
 
 
 def intermediates(graph: fx.GraphModule) -> tuple[Intermediate, ...]:
@@ -46,7 +46,7 @@ def returning(graph: fx.GraphModule, values: Sequence[Intermediate]) -> fx.Graph
     """Return ``graph`` with ``values`` as its outputs. Changes it."""
     nodes = {node.name: node for node in graph.graph.nodes}
     graph.graph.output_node().args = (tuple(nodes[value.name] for value in values),)
-    graph.graph.set_codegen(fx.graph.CodeGen())  # it no longer returns what the module nested its outputs in
+    graph.graph.set_codegen(fx.graph.CodeGen())  # it no longer returns the containers of the module's outputs
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph

@@ -13,12 +13,13 @@ _ROOT = "L['self']"
 
 
 def operator_name(node: fx.Node) -> str:
-    """Return the name of an operator as torch writes it: ``add.Tensor``."""
+    """Return torch's name of an operator: ``add.Tensor``."""
     return str(getattr(node.target, "__name__", node.target))
 
 
 def place(node: fx.Node) -> str:
-    """Return the module of the network that ``node`` is in and the line that it is from, as far as these are known."""
+    """Return the module of the network that contains ``node`` and the source line that it comes from, as far as they
+    are known."""
     modules = node.meta.get("nn_module_stack") or {}
     paths = [str(path).removeprefix(_ROOT).removeprefix(".") for path, *_ in modules.values()]
     lines = _LINE.findall(node.meta.get("stack_trace") or "")
@@ -43,7 +44,7 @@ def first_of_each(program: torch.export.ExportedProgram, operators: Iterable[str
 
 
 def unlike_arrays(program: torch.export.ExportedProgram) -> str:
-    """Return the first value of ``program`` that no kernel computes with, in words; empty where there is none."""
+    """Return the first value of ``program`` that no kernel computes with, in words. Empty if there is none."""
     signature = program.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     weights |= signature.inputs_to_lifted_tensor_constants

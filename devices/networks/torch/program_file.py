@@ -1,9 +1,9 @@
-"""``.pt2`` files: read so that nothing in them is run, or as torch reads them where the user trusts them.
+"""``.pt2`` files: read without running any code in them, or read by torch alone if the user trusts them.
 
-``torch.export.load`` runs code that is in a file in several ways: tensors and other objects may be pickles, a compiled
-library may come along, expressions of dimensions are evaluated (SymPy's ``sympify`` is Python's ``eval``), guards are
-executed, the graph may call any function of ``torch`` or ``operator``, and names are written into the source of the
-Python function that the graph becomes. A network with fixed shapes needs none of this: so only files without it are
+``torch.export.load`` runs code in a file in several ways: tensors and other objects may be pickles, the file may
+include a compiled library, expressions of dimensions are evaluated (SymPy's ``sympify`` is Python's ``eval``), guards
+are executed, the graph may call any function of ``torch`` or ``operator``, and names are written into the source of the
+Python function that the graph becomes. A network with fixed shapes needs none of this, so only files without it are
 read here.
 """
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 _FORCED = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0"}
 _CONFIG = re.compile(r"data/(weights|constants)/[^/]*_config\.json")
-# Other parts of the file of a network: tensors as bytes, its examples (tensors, by torch's weights_only), marks.
+# Other parts of a network's file: tensors as bytes, example inputs (tensors, read with torch's weights_only), markers.
 _PLAIN = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|data/sample_inputs/[^/]*\.pt|models/[^/]*\.json"
     r"|archive_(format|version)|\.data/(version|serialization_id)|byteorder|extra/.*"
 )
-# Names of tensors, nodes and modules (whose second call is "relu@1"), which become names of Python.
+# Names of tensors, nodes and modules (whose second call is "relu@1"), which become Python names.
 _NAME = re.compile(r"(?!.*__\w+__)[\w.]*", re.ASCII)
-# Names of modules and of their contents may have a hyphen, which torch then writes in quotes.
+# Names of modules and of their contents may have a hyphen; torch then quotes the name.
 _HELD = re.compile(r"(?!.*__\w+__)[\w.-]*", re.ASCII)
 _CALL = re.compile(r"(?!.*__\w+__)[\w.-]*(@\d+)?", re.ASCII)
 _VERSION = re.compile(r"[\w.+]*", re.ASCII)
 _TEXT = re.compile(r"[\w .,:;>()/+*-]*", re.ASCII)  # arguments: "bilinear", "bij,bjk->bik"
-# Numbers, and dimensions that are not fixed (which are refused later, by name): "Symbol('s7', integer=True)".
+# Numbers and symbolic dimensions, such as "Symbol('s7', integer=True)".
 _DIMENSION = re.compile(
     r"(?:Pow\(Symbol\('[a-z]\w{0,11}'(?:, (?:positive|integer|nonnegative)=True)*\), Integer\([2-4]\)\)"  # not 9**9**9
     r"|(?:Symbol|Integer|Mul|Add|Max|Min|FloorDiv|PythonMod|Mod)\(|'[a-z]\w{0,11}'|(?:positive|integer|nonnegative)=True"
     r"|-?\d{1,18}|[suz]\w{0,8}\d|, |\))+",
     re.ASCII,
 )
-# A dimension, or a sum of some: torch reads these texts by evaluating them.
+# A dimension, or a sum of dimensions: torch evaluates these texts.
 _SUM = re.compile(r"(?:\d{1,9}\*)?[a-z]\w{0,11}(?: \+ (?:\d{1,9}|(?:\d{1,9}\*)?[a-z]\w{0,11}))*", re.ASCII)
 _OPERATOR = re.compile(
     r"torch\.ops\.(aten|prims|quantized_decomposed|quantized|torchvision|higher_order)\.(?!from_file)[a-zA-Z_]\w*(\.\w+)?"
@@ -73,20 +73,21 @@ _TEXTS = {
     "torch_version": _VERSION,
 }
 _KEYS = re.compile(r'[\w ",.\[\]-]*', re.ASCII)  # keys of a dictionary of inputs, as JSON
-# Containers that inputs and outputs may be nested in; others are made by functions that the file names.
+# Containers that inputs and outputs may be nested in. Others would be made by functions that the file names.
 _CONTAINER = re.compile(
     r"builtins\.(tuple|list|dict)|collections\.OrderedDict|transformers(\.\w+)*\.modeling_\w*outputs\.\w+", re.ASCII
 )
 
 
 class _NotPlainError(Exception):
-    """The file has something that a network does not need."""
+    """The file contains something that a network does not need."""
 
 
 def load_program(file: Path, trusted: bool) -> ExportedProgram:
-    """Return the program in the file. ``trusted``: run code that is in the file.
+    """Return the program in the file. ``trusted``: run code that the file contains.
 
-    Raises :class:`NetworkError` where it cannot be read, or not without running code in it.
+    Raises :class:`NetworkError` if the file is no archive of torch.export or cannot be read without running code in it,
+    and torch's errors for other faults.
     """
     import torch
 
@@ -99,7 +100,7 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
     try:
         for package, operator in sorted(_check(file)):
             _register(package, operator, file)
-        # torch.export.load would read a file that this refuses once more, in an older form.
+        # If this refused a file, torch.export.load would try to read it again in an older form.
         with mock.patch.dict(os.environ, _FORCED):
             program = load_pt2(str(file)).exported_programs["model"]
     except _NotPlainError as error:
@@ -110,15 +111,15 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
         if re.search("weights.?only|weightsunpickler", str(error), re.IGNORECASE):
             raise _untrusted(file, "a pickle of other things than tensors") from error
         raise
-    # Guards are code too: they check shapes, which we do ourselves.
+    # Guards are code too. They check shapes, which fleet-tune checks itself.
     program._guards_code = []
     _drop_ranges_of_sums(program)
     return program
 
 
 def _drop_ranges_of_sums(program: ExportedProgram) -> None:
-    """Forget the bounds of extents that are no symbols, which torch keeps when it reads a file, and which its
-    decompositions then fail at."""
+    """Drop the bounds of extents that are not symbols. torch keeps these bounds when it reads a file, and its
+    decompositions then fail on them."""
     from torch._export.utils import _get_shape_env_from_gm
 
     environment = _get_shape_env_from_gm(program.graph_module)
@@ -135,7 +136,7 @@ def _untrusted(file: Path, what: str) -> NetworkError:
 
 
 def _register(package: str, operator: str, file: Path) -> None:
-    """Import what registers the operator, unless it is registered."""
+    """Import the module that registers the operator, unless it is registered."""
     import torch
 
     if hasattr(getattr(torch.ops, package), operator):
@@ -150,8 +151,8 @@ def _register(package: str, operator: str, file: Path) -> None:
 
 
 def _check(file: Path) -> set[tuple[str, str]]:
-    """Return the operators of other packages in the file: their packages and names. Raises _NotPlainError, or whatever
-    is raised on a file of another form."""
+    """Check that a file can be read without running code. Return the operators of other packages in it, by package and
+    name. Raises _NotPlainError if it fails the check, and other errors for a file of another form."""
     found: set[tuple[str, str]] = set()
     from torch.export.pt2_archive._package import PT2ArchiveReader
 
@@ -183,7 +184,7 @@ def _check_config(config: Any) -> None:
 
 
 def _check_value(value: Any, key: str) -> None:
-    """Check a part of a program, and the parts of that. ``key``: its name in the part around it."""
+    """Check a part of a program and, recursively, its parts. ``key``: its name in the enclosing part."""
     if isinstance(value, str):
         _check_text(value, key)
     elif isinstance(value, list):
@@ -197,8 +198,8 @@ def _check_value(value: Any, key: str) -> None:
 
 
 def _is_unused(name: str, value: Any) -> bool:
-    """Return true for guards, which are not used (see above), and for metadata of a node that is text and nothing
-    else."""
+    """Return true for guards, which are not used (see above), and for metadata of a node that only consists of
+    texts."""
     texts = value.values() if name == "metadata" and isinstance(value, dict) else value
     return (
         name in ("guards_code", "metadata")
@@ -218,7 +219,7 @@ def _check_text(text: str, key: str) -> None:
 
 
 def _is_plain_nesting(spec: Any) -> bool:
-    """Return true if inputs or outputs are nested in the allowed containers alone."""
+    """Return true if inputs or outputs are nested only in allowed containers."""
     if isinstance(spec, list):
         return all(_is_plain_nesting(each) for each in spec)
     if not isinstance(spec, dict):

@@ -1,4 +1,4 @@
-"""Computations and accesses of a block of TensorIR, as the plain types of :mod:`fleet_tune.base.sketch`."""
+"""Computations and accesses of a TensorIR block, in the plain types of :mod:`fleet_tune.base.sketch`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CALLS = ("tirx.exp", "tirx.log", "tirx.sqrt", "tirx.rsqrt", "tirx.tanh", "tirx.
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """A leaf block: its axes, accesses and operations per point, whatever its loops are."""
+    """A leaf block: its axes, accesses and operations per point, independent of its loops."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -50,29 +50,31 @@ class BlockFacts:
 
 @dataclass(frozen=True)
 class Rebinding:
-    """A block seen on other axes than its own, made from these by an rfactor or a change of layout."""
+    """Other axes on which a block is described, after an rfactor, blockize or a change of layout has made new iteration
+    variables from these axes."""
 
     axes: tuple[Axis, ...]
-    """Axes to see it on."""
+    """The axes on which the block is described."""
     values: tuple[tuple[int, int, int], ...]
-    """For every iteration variable of the block ``(axis, divisor, extent)``: it is ``axis // divisor % extent``."""
+    """For every iteration variable of the block ``(axis, divisor, extent)``: the variable is ``axis // divisor %
+    extent``."""
     partial: tuple[int, int] | None = None
-    """Position among the iteration variables of the one that counts partial results, and the axis that stands for it in
-    the buffer that holds them."""
+    """Position of the iteration variable that counts partial results, and the axis that replaces it in accesses to the
+    buffer of partial results; None without partial results."""
 
 
 def leaf_blocks(func: PrimFunc) -> dict[str, SBlock]:
-    """Return the blocks of ``func`` without blocks inside, by name, in program order."""
+    """Return the leaf blocks of ``func`` (blocks without blocks inside), by name, in program order."""
     return {name: path[-1] for name, path in block_paths(func).items()}
 
 
 def leaf_name(block: SBlock) -> str:
-    """Return the name of the first block in ``block`` without blocks inside: its own, where it is one."""
+    """Return the name of the first leaf block in ``block``: its own name, if it is a leaf."""
     return str(next(path[-1].name_hint for path in _descend([block])))
 
 
 def block_paths(func: PrimFunc) -> dict[str, list[SBlock]]:
-    """Return, for every block without blocks inside, by name, the blocks from the root to it; in program order."""
+    """Return the path of every leaf block, by its name, in program order: the blocks from the root to the leaf."""
     return {path[-1].name_hint: path for path in _descend([func.body.block])}
 
 
@@ -83,13 +85,13 @@ def block_facts(
     old_shape: Callable[[Any], tuple[int, ...] | None] = lambda _buffer: None,
     name_of: Callable[[Any], str] = lambda buffer: str(buffer.name),
 ) -> BlockFacts | None:
-    """Return the facts of the leaf block at the end of ``path``; None where an access is not affine in digits of its
-    axes and is no look-up (:func:`_looked_up`).
+    """Return the facts of the leaf block at the end of ``path``; None if an access is neither affine in digits of its
+    axes nor a look-up (:func:`_looked_up`).
 
     Args:
         func: the function.
         path: the blocks from the root to the block.
-        rebinding: other axes to see it on.
+        rebinding: other axes on which to describe the block.
         old_shape: returns the former shape of a buffer whose layout follows from decisions; each of its dimensions is
             one of the spatial axes, in their order. Axes of extent 1 may have no dimension.
         name_of: returns the name of a buffer.
@@ -132,8 +134,8 @@ def block_facts(
 
 
 def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, Arithmetic]:
-    """Return the accesses of a block (buffer, indices, true for a write), its operations per point, and what they are
-    on."""
+    """Return the accesses of a block (buffer, indices, true for a write), its operations per point, and their
+    arithmetic."""
     touched: list[tuple[Any, list[Any], bool]] = []
     arithmetic: Arithmetic = "float32"
 
@@ -156,7 +158,7 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, A
     structural_walk(block.body, [(TensorLoad, load), (BufferStore, store), (Call, call)])
     operations = _operations(block.body)
     if not operations and any(int(each.iter_type) == REDUCTION for each in block.iter_vars):
-        # Sums of integers, as of a depthwise convolution of bytes. Elsewhere integers are places mostly.
+        # Sums of integers, as in a depthwise convolution of bytes. In other blocks, integers are mostly indices.
         operations = sum(_integer_operations(store.value) for store in stores)
     return touched, operations, arithmetic
 
@@ -172,7 +174,7 @@ def _operations(node: Any) -> float:
     def call(each: Call, visitor: Any) -> None:
         counts[-1] += _CALL_OPERATIONS * (getattr(each.op, "name", "") in _CALLS)
         counts[-1] += _DOT_OPERATIONS * (integer_dot(each) is not None)
-        counts[-1] += is_dot2(each)  # the addition to a sum of floats is counted by itself
+        counts[-1] += is_dot2(each)  # the addition to the sum is a float operation, and is counted there
         visitor.default_visit(each)
 
     def selection(each: Select, visitor: Any) -> None:
@@ -182,7 +184,7 @@ def _operations(node: Any) -> float:
             counts.append(0.0)
             visitor.visit(value)
             parts.append(counts.pop())
-        # Where the place decides, one of the two is computed at each point. It counts as the longer one.
+        # If the condition depends on indices only, one of the two is computed at each point. The longer one counts.
         counts[-1] += sum(parts) if _reads(each.condition) else max(parts)
 
     structural_visit(node, [(Call, call), (Select, selection), *((kind, operation) for kind in _ARITHMETIC)])
@@ -197,14 +199,14 @@ def _reads(expression: Any) -> bool:
 
 
 def _integer_operations(value: Any) -> float:
-    """Return the operations on integers in a value, those that find the places of what is read left out."""
+    """Return the operations on integers in a value, without those that compute indices of loads."""
     if isinstance(value, _ARITHMETIC):
         return 1.0 + _integer_operations(value.a) + _integer_operations(value.b)
     return _integer_operations(value.value) if isinstance(value, Cast) else 0.0
 
 
 class _View:
-    """The axes that a block is seen on: its own, or those of a rebinding."""
+    """The axes on which a block is described: its own, or those of a rebinding."""
 
     def __init__(self, iter_vars: Sequence[Var], axes: tuple[Axis, ...], rebinding: Rebinding | None) -> None:
         self._iter_vars = iter_vars
@@ -213,10 +215,11 @@ class _View:
         self._variables = iter_vars if rebinding is None else [Var(a.name, iter_vars[0].ty) for a in self.axes]
 
     def spatial_rows(self, shape: Sequence[int]) -> list[Terms]:
-        """Return terms of an access to a buffer of ``shape`` whose dimensions are the spatial axes, in their order.
+        """Return the terms of each index of an access to a buffer of ``shape`` whose dimensions are the spatial axes,
+        in their order.
 
-        Axes of extent 1 that have no dimension are left out: a filter's of 1 x 1 points, where they count as spatial.
-        Raises :class:`UndescribedError` where a longer axis has none.
+        Axes of extent 1 without a dimension are left out (those of a filter of 1 x 1 points, which count as spatial).
+        Raises :class:`UndescribedError` if a longer axis has no dimension.
         """
         longer = [at for at, axis in enumerate(self.axes) if not axis.reduction and axis.extent > 1]
         if len(longer) != sum(extent > 1 for extent in shape):
@@ -225,10 +228,10 @@ class _View:
         return [{(at := next(numbers), 1, self.axes[at].extent): 1} if extent > 1 else {} for extent in shape]
 
     def rows(self, indices: Sequence[Any], read_shape: Sequence[Any] | None, partial: bool) -> list[Terms | None]:
-        """Return the terms of each index; None for one that is not affine and no look-up.
+        """Return the terms of each index; None for an index that is neither affine nor a look-up.
 
-        ``read_shape``: shape of a buffer that is read; None for a write. ``partial``: the buffer is written here, so
-        that it may hold partial results.
+        ``read_shape``: shape of the buffer for a read; None for a write. ``partial``: true if the block writes the
+        buffer, which may then hold partial results.
         """
         if self._rebinding is not None:
             replaced = _replacements(self._rebinding, self._iter_vars, self._variables, partial)
@@ -241,25 +244,26 @@ class _View:
 
 
 def axis_of(iteration: Any) -> Axis:
-    """Return the axis that an iteration variable is. Raises :class:`UndescribedError`."""
+    """Return an iteration variable as an axis. Raises :class:`UndescribedError`."""
     name = str(iteration.var.name)
     return Axis(name, extent_of(iteration.dom, name), int(iteration.iter_type) == REDUCTION)
 
 
 def extent_of(loop: Any, name: str) -> int:
-    """Return the extent of a loop or range. Raises :class:`UndescribedError` where it is no number: windows differ in
-    size."""
+    """Return the extent of a loop or range. Raises :class:`UndescribedError` if it is not a number, as for windows of
+    different sizes."""
     if not isinstance(loop.extent, int | IntImm):
         raise UndescribedError(f"the extent of the loop {name} depends on other loops")
     return int(loop.extent)
 
 
 def _looked_up(index: Any, size: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> Terms | None:
-    """Return terms that stand for an index that is read from a tensor (the rows of an embedding); None where ``index``
-    is no such look-up.
+    """Return approximate terms for an index that is read from a tensor (the rows of an embedding); None if ``index`` is
+    not such a look-up.
 
-    They give another index for each point of the axes that it depends on, spread evenly over the dimension. This
-    touches as much as if no index came twice, and treats no elements as adjacent that may not be.
+    The terms give a different index for each point of the axes that ``index`` depends on, spread evenly over the
+    dimension. So as many elements are touched as if no index came twice, and no elements count as adjacent that may not
+    be.
     """
     loads: list[TensorLoad] = []
     used: list[Any] = []
@@ -277,7 +281,8 @@ def _looked_up(index: Any, size: Any, variables: Sequence[Var], axes: Sequence[A
 
 
 def _replacements(rebinding: Rebinding, iter_vars: Sequence[Var], variables: Sequence[Var], partial: bool) -> Values:
-    """Return the value of every iteration variable; with ``partial``, in the buffer of partial results."""
+    """Return pairs of every iteration variable and its value on the axes of the rebinding. ``partial``: for accesses to
+    the buffer of partial results."""
     replaced: Values = []
     for position, (variable, (axis, divisor, extent)) in enumerate(zip(iter_vars, rebinding.values, strict=True)):
         if partial and rebinding.partial is not None and rebinding.partial[0] == position:
@@ -315,8 +320,8 @@ def _descend(path: list[SBlock]) -> Iterator[list[SBlock]]:
 
 
 def _row_align(block: SBlock) -> tuple[int, int]:
-    """Return the padding of the rows of the buffer that a block writes (storage_align of the last dimension but
-    one)."""
+    """Return the padding of rows in the buffer that a block writes (storage_align of the last dimension but one) as
+    factor and offset; (0, 0) without padding."""
     for _, axis, factor, offset in block.annotations.get("buffer_dim_align", []):
         if int(axis) == len(block.writes[0].source.shape) - 2:
             return int(factor), int(offset)

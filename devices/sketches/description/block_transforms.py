@@ -13,7 +13,7 @@ from fleet_tune.base.sketch import Axis
 
 
 def decompose(block: BlockState, loop: LoopState, reductions: set[int]) -> BlockState:
-    """Return the block that initialises before ``loop``; ``block`` becomes the one that updates."""
+    """Return the block that initialises, before ``loop``; ``block`` becomes the block that updates."""
     at = block.loops.index(loop)
     if at == 0:
         raise UndescribedError(f"block {block.name}_init at the root")
@@ -24,7 +24,8 @@ def decompose(block: BlockState, loop: LoopState, reductions: set[int]) -> Block
 
 
 def blockize(body: BlockState, loop: LoopState, axes: tuple[Axis, ...]) -> BlockState:
-    """Return the block around ``loop`` and its contents; ``body`` keeps the loops inside. ``axes``: of the frame."""
+    """Return the new block around ``loop`` and the loops inside it; ``body`` keeps these loops. ``axes``: axes of the
+    frame."""
     if body.within is not None:
         raise UndescribedError(f"blockize of block {body.name} again")
     at = body.loops.index(loop)
@@ -49,10 +50,10 @@ def blockize(body: BlockState, loop: LoopState, axes: tuple[Axis, ...]) -> Block
 def rfactor(
     block: BlockState, loop: LoopState, axes: tuple[Axis, ...], decisions: Sequence[int]
 ) -> tuple[BlockState, int]:
-    """Return the new block that computes the partial sums, and the largest number of them. ``block`` keeps the final
-    sum over ``loop``.
+    """Return the new block that computes the partial sums, and the largest possible number of partial sums. ``block``
+    becomes the block that sums them up over ``loop``.
 
-    ``axes``: of the frame; ``decisions``: of this replay.
+    ``axes``: axes of the frame; ``decisions``: decision vector of this replay.
     """
     nest = distinct(block.loops)
     if block.at is not None or block.rebinding is not None or any(len(each.factors or ()) != 1 for each in nest):
@@ -79,8 +80,8 @@ def rfactor(
         axis = at if factor.axes == group else spatial.index(factor.axes[0])
         return replace(factor, axes=(axis,), partial=factor is reduced[position])
 
-    # Iteration variables in TVM's order: the partial sums, the spatial ones, the reductions that are left. Those of one
-    # iteration (a 1x1 kernel's) are no part of the loops that were fused: they stay, and always are 0.
+    # Iteration variables in TVM's order: the partial sums, the spatial ones, the remaining reductions. Reductions of
+    # one iteration (a 1x1 kernel's) are not part of the fused loops: their variables stay, and are always 0.
     left = [i for i in range(len(reduced)) if i != position]
     wholes = [Factor((i,), extent=axis.extent, whole=True) for i, axis in enumerate(frame[:at])]
     values = [(at, divisors[position], sizes[position]), *((i, 1, axis.extent) for i, axis in enumerate(frame[:at]))]
@@ -89,7 +90,8 @@ def rfactor(
     after = len(reductions - set(group)) - before
     unit = (at, 1, 1)
     values += [*([unit] * before), *((at, divisors[i], sizes[i]) for i in left), *([unit] * after)]
-    # A remaining reduction that is slower than the partial sums stays slower when moving the block puts it behind them.
+    # A remaining reduction that is slower than the partial sums stays slower, although a move of the block puts its
+    # loop inside of theirs.
     remaining = [in_frame(reduced[i]) for i in left]
     if position == len(reduced) - 1 and len(left) == 1:
         remaining = [Factor((at,), rest=True)]
@@ -112,8 +114,10 @@ def rfactor(
 
 
 def stage(old: tuple[int, ...], shape: Sequence[int]) -> Rebinding:
-    """Return the iteration variables of a copy between buffers of the shape (..., m0, n0, m1, n1, m2, n2) as digits of
-    the dimensions (..., m, n) that they had before."""
+    """Return the iteration variables of a copy between buffers as digits of the buffers' original dimensions.
+
+    ``shape``: the current shape, (..., m0, n0, m1, n1, m2, n2); ``old``: the original one, (..., m, n).
+    """
     higher = len(old) - 2
     axes = tuple(Axis(f"v{i}", extent, False) for i, extent in enumerate(old))
     cut = shape[higher:]

@@ -24,7 +24,8 @@ Rows = tuple[tuple[int, ...], ...]
 
 
 def terms_of(expression: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> Terms | None:
-    """Return the coefficient of every digit in an index, without the constant; None where it is not such a sum."""
+    """Return the coefficient of every digit in an index, without the constant; None if the index is not a sum of
+    digits."""
     total = _sum(expression, variables, axes)
     return None if total is None else total[0]
 
@@ -32,7 +33,7 @@ def terms_of(expression: Any, variables: Sequence[Var], axes: Sequence[Axis]) ->
 def index_rows(axes: Sequence[Axis], accesses: Sequence[Sequence[Terms]]) -> tuple[tuple[Axis, ...], list[Rows]] | None:
     """Return the axes with their digits, and every access' coefficients of all digits of all axes.
 
-    Returns None where the digits of an axis do not divide each other.
+    Returns None if the digits of an axis do not divide each other.
     """
     cuts: list[set[int]] = [{1} for _ in axes]
     for rows in accesses:
@@ -69,7 +70,7 @@ def _row(terms: Terms, digits: Sequence[Sequence[tuple[int, int]]]) -> tuple[int
 
 
 def _sum(expression: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> tuple[Terms, int] | None:
-    """Return the digits' coefficients and the constant."""
+    """Return the coefficients of digits, and the constant."""
     if isinstance(expression, IntImm):
         return {}, int(expression.value)
     if isinstance(expression, Cast):

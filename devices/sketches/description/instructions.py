@@ -1,6 +1,6 @@
-"""Effects of the instructions of a trace on the loops and blocks of :class:`TraceState`: one function for each.
+"""Effects of the instructions of a trace on the loops and blocks of :class:`TraceState`: one function for each kind.
 
-An instruction that is not in :data:`EFFECTS` cannot be described.
+A trace with an instruction that is not in :data:`EFFECTS` cannot be described.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class TraceStep:
     #: Inputs as the trace writes them: names of variables, and constants.
     names: Sequence[Any]
     attributes: Sequence[Any]
-    #: Names of the variables that it defines.
+    #: Names of the variables that the instruction defines.
     outputs: Sequence[str]
-    #: Inputs as the schedule has them.
+    #: Inputs as objects of the schedule: random variables, and constants.
     inputs: Sequence[Any]
 
 
@@ -73,7 +73,7 @@ Effect = Callable[[TraceState, TraceStep], None]
 
 
 def apply(state: TraceState, step: TraceStep) -> None:
-    """Do to ``state`` what ``step`` does to the schedule. Raises :class:`UndescribedError`."""
+    """Apply the effect of ``step`` on the schedule to ``state``. Raises :class:`UndescribedError`."""
     effect = EFFECTS.get(step.kind)
     if effect is None:
         raise UndescribedError(f"instruction {step.kind} is not interpreted")
@@ -138,11 +138,11 @@ def _compute_at(state: TraceState, step: TraceStep) -> None:
             return
         location = _sampled_target(state, step.inputs)
         if location is None:
-            return  # it stays at the root, or is gone
+            return  # the block stays at the root, or was inlined
         top.at = location
     else:
         loop = state.blocks.loop(target)
-        # What stood in a loop beside this block stays there without it.
+        # Other blocks in the loops around this block stay there when it moves away.
         for block in state.blocks.blocks.values():
             if block.at is not None and block.at[0].top is top and block.at[1].current not in distinct(top.loops):
                 block.at = (state.blocks.owner(block.at[1].current), block.at[1])
@@ -151,8 +151,8 @@ def _compute_at(state: TraceState, step: TraceStep) -> None:
 
 
 def _neighbour(state: TraceState, step: TraceStep, loop: LoopState) -> BlockState | None:
-    """Return a block in ``loop`` that reads what the moved block writes; for ReverseComputeAt, one that writes what it
-    reads."""
+    """Return a known block in ``loop`` that is a consumer of the moved block, or, for ReverseComputeAt, a producer of
+    it; None if there is none."""
     schedule, block = state.schedule, step.inputs[0]
     others = producers(schedule, block) if step.kind == "ReverseComputeAt" else consumers(schedule, block)
     for other in others:
@@ -213,8 +213,8 @@ def _blockize(state: TraceState, step: TraceStep) -> None:
 
 
 def _forget_block(state: TraceState, step: TraceStep) -> None:
-    """Drop the block, which gets new iteration variables and one loop for each of them: it is made anew when it is next
-    seen."""
+    """Drop the state of a block, which gets new iteration variables with one loop each. The state is made again when
+    the block is next used."""
     state.blocks.blocks.pop(content(state.schedule, step.inputs[0]).name_hint, None)
 
 
@@ -229,7 +229,7 @@ def _axes(state: TraceState, block: BlockState) -> tuple[Axis, ...]:
 
 
 def _transform_layout(state: TraceState, step: TraceStep) -> None:
-    """Keep the old shape of a buffer whose layout follows from decisions: such layouts are not described."""
+    """Keep the old shape of a buffer whose new layout depends on decisions: such layouts are not described."""
     if not any(f'"data":"{column}"' in str(step.names[1]) for column in state.decisions.columns):
         return
     statement = content(state.schedule, step.inputs[0])

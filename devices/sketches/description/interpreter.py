@@ -1,8 +1,8 @@
 """An abstract interpreter of traces: the loops around every block, as expressions of the decisions.
 
-The trace is replayed on a live schedule. Before each instruction the interpreter sees it with the blocks that it works
-on, and does to its own loops (:mod:`devices.sketches.description.loopnest`) what the instruction does to the schedule's
-(:mod:`devices.sketches.description.instructions`).
+The trace is replayed on a live schedule. The interpreter visits each instruction before it runs, and applies its effect
+(:mod:`devices.sketches.description.instructions`) to its own model of the loops
+(:mod:`devices.sketches.description.loopnest`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Interpreter:
     """Interprets one replay of a trace.
 
     Args:
-        schedule: where the trace is replayed.
+        schedule: the schedule on which the trace is replayed.
         steps: the instructions of the trace (:func:`devices.sketches.traces.instructions`).
-        places: TVM's decisions for the SampleComputeLocations that come next, in order. Blocks then stand where these
-            put them, and no factor of a tile is 1 where that can be. None: all blocks stay at the root, and the column
-            of the decision is noted instead.
+        places: TVM's decisions for the next SampleComputeLocations, in order. Blocks are then placed there, and factors
+            of tiles are above 1 as far as possible. None: all blocks stay at the root, and the decision column of each
+            place is noted.
     """
 
     def __init__(self, schedule: Schedule, steps: Sequence[list[Any]], places: Sequence[int] | None = None) -> None:
         self.state = TraceState.start(schedule, places)
         self.deadline = Deadline()
-        #: Why the trace cannot be described; empty as long as it can.
+        #: Reason why the trace cannot be described; empty while there is none.
         self.failure = ""
         self._steps = steps
         self._at = 0
@@ -50,11 +50,12 @@ class Interpreter:
 
     @property
     def done(self) -> bool:
-        """True once all instructions were seen."""
+        """True once all instructions were visited."""
         return self._at == len(self._steps)
 
     def fork(self, places: Sequence[int]) -> Interpreter:
-        """Return this interpreter from where it stands, on a copy of its schedule, with the places that come next."""
+        """Return a copy of this interpreter at its current instruction, on a copy of its schedule. ``places``: TVM's
+        decisions for the next SampleComputeLocations."""
         fork = copy(self)
         fork.state = self.state.fork(places)
         return fork
@@ -62,7 +63,7 @@ class Interpreter:
     def visit(self, instruction: Instruction, inputs: Sequence[Any], _attributes: Any, decision: Any) -> Any:
         """Interpret an instruction before it runs, and return the decision to run it with.
 
-        The replay calls this before each instruction. An exception would end the replay: errors become
+        The replay calls this method before each instruction. An exception would end the replay, so errors are stored in
         :attr:`failure`.
         """
         self.settle()
@@ -70,7 +71,7 @@ class Interpreter:
         self._at += 1
         places = self.state.places
         if kind == "SampleComputeLocation":
-            # Without places: the one that is always valid, and where no block disappears.
+            # Without places: the root, which is always valid, and where no block disappears.
             decision = ROOT_LOCATION if places is None else places.pop(0)
         if kind == "SamplePerfectTile" and places is not None:
             decision = _even_tile(prod(int(f) for f in decision), int(instruction.attrs[0]), int(instruction.attrs[1]))
@@ -85,7 +86,7 @@ class Interpreter:
         return decision
 
     def settle(self) -> None:
-        """Take in what can only be read after the last instruction has run."""
+        """Run the pending actions, which read results of the last instruction."""
         pending, self.state.pending = self.state.pending, []
         if not self.failure:
             try:
@@ -98,7 +99,7 @@ class Interpreter:
         apply(self.state, step)
 
     def _sample(self, instruction: Instruction, inputs: Sequence[Any], outputs: list[str], decision: Any) -> None:
-        """Note a decision."""
+        """Add a sampling instruction to the log of decisions."""
         log, kind = self.state.decisions, instruction.kind.name
         if kind == "SamplePerfectTile":
             parts, limit = (int(attribute) for attribute in instruction.attrs)
@@ -112,17 +113,18 @@ class Interpreter:
             log.add_location(outputs[0], block, places, ROOT_LOCATION)
 
     def _use(self, value: str) -> str:
-        """Return what a sampled value is used for: the annotation that takes it."""
+        """Return the use of a sampled value: the last part of the name of the annotation that takes it, else
+        "value"."""
         for kind, names, attributes, _ in self._steps:
             if kind == "Annotate" and value in names:
                 return str(attributes[0]).rsplit(".", 1)[-1]
         return "value"
 
     def _possible_places(self, block: Any) -> tuple[int, ...]:
-        """Return the places where a block can be computed: inline where that is possible, the root, and the loops
-        around its consumer outside of the consumer's reductions.
+        """Return the places where a block can be computed, as TVM's values: inline if that is possible, the root, and
+        the loops around its first consumer outside of the consumer's reductions.
 
-        TVM takes the next loop outwards where a choice is not valid for the other decisions.
+        If a place is not valid together with the other decisions, TVM takes the next loop outwards.
         """
         schedule = self.schedule.copy()
         places = [ROOT_LOCATION]
@@ -146,7 +148,7 @@ class Interpreter:
 
 
 def _even_tile(extent: int, parts: int, limit: int) -> list[int]:
-    """Return a tile without factors of 1 where that can be: the same in every process, whatever was drawn."""
+    """Return a tile with as few factors of 1 as possible. It depends on the arguments only, not on drawn decisions."""
     factors, rest = [1] * parts, extent
     primes = []
     prime = 2

@@ -1,7 +1,7 @@
-"""Reading a live schedule: the loops and blocks that random variables of a schedule stand for.
+"""Access to a live schedule: the loops and blocks that its random variables stand for.
 
-TVM checks the types of every argument of a schedule's methods in Python, which takes most of a millisecond a call. The
-interpreter of traces reads tens of thousands of times, so it calls the functions below the checks.
+TVM wraps a schedule's methods in Python type checks of all arguments, which take most of a millisecond for each call.
+The interpreter of traces makes tens of thousands of calls, so it calls the wrapped functions directly.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def named_content(schedule: Schedule, name: str) -> Any:
 
 
 def loops_around(schedule: Schedule, block: Any) -> list[Any]:
-    """Return the loops around a block inside of the next block outwards, from the outermost."""
+    """Return the loops between a block and the next enclosing block, from the outermost."""
     return [_GET(schedule, loop) for loop in _GET_LOOPS(schedule, block)]
 
 
@@ -70,13 +70,14 @@ def producers(schedule: Schedule, block: Any) -> list[Any]:
 
 
 def loop_of_place(schedule: Schedule, block: Any, place: int) -> Any:
-    """Return the random variable of the loop that a SampleComputeLocation of ``place`` gives, where it is valid."""
+    """Return the random variable of the loop that a SampleComputeLocation with the decision ``place`` returns, if it is
+    valid."""
     return _GET_LOOPS(schedule, _GET_CONSUMERS(schedule, block)[0])[place]
 
 
 def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], decision: Any) -> list[Any] | None:
-    """Run an instruction of those that stand between sampled places, and return its outputs. Returns None for an
-    instruction of any other kind, which is not run."""
+    """Run an instruction of a kind that may follow a sampled place, and return its outputs. An instruction of any other
+    kind is not run; then return None."""
     kind, attributes = instruction.kind.name, instruction.attrs
     if kind == "SampleComputeLocation":
         return [_SAMPLE_LOCATION(schedule, *inputs, decision)]

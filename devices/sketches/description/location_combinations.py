@@ -1,15 +1,16 @@
-"""Every combination of places of the blocks of a trace, without a replay for each.
+"""Descriptions of all combinations of places of the blocks of a trace, without a replay for each combination.
 
-A program is a row of loop *nests* at the root. Sampling a block's place and moving it there changes the nests of the
-block, of its consumers and of its producers, and no other: so the effect of a step on these nests is found out once, on
-a schedule that has them, and holds wherever they occur again. Likewise the statements of a nest are made once. The
-number of steps run on schedules is that of different nests; combinations are only put together from them. At the end
-some combinations are run as a whole, and must have the nests that were put together.
+A program is a sequence of loop *nests* at the root. A step samples a block's place and moves the block there. It
+changes the nests of the block, of its consumers and of its producers, and no others. So the effect of a step on these
+nests is determined once, on a schedule that has them, and reused wherever they occur again. The statements of a nest
+are made once too. The number of steps that run on schedules follows from the number of different nests; combinations
+are only assembled from nests. At the end some combinations are run as a whole, and their nests must equal the assembled
+ones.
 
-Where a place is not valid TVM takes the next one outwards. To find that out it tries all places each time that one is
-sampled; here it is asked once for each program, for the deepest place, and the others are tried by moving the block.
+If a place is not valid, TVM takes the next place outwards. Each time a place is sampled, TVM tries all places to find
+the valid ones. Here TVM samples only the deepest place of each program, and other places are tried by moving the block.
 
-Schedules are forked step by step: the instructions before the first place are replayed once for all combinations.
+Schedules are forked step by step, so the instructions before the first place are replayed once for all combinations.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.base.sketch import INLINE_LOCATION, ROOT_LOCATION, Statement
 
 MAX_COMBINATIONS = 1 << 16
-"""Combinations of places that are put together; a trace with more is left undescribed."""
+"""Most combinations of places; a trace with more stays undescribed."""
 
 MAX_STEPS = 3000
-"""Steps that are run on schedules, about a millisecond each; a trace that needs more is left undescribed."""
+"""Most steps that run on schedules, about a millisecond each; a trace that needs more stays undescribed."""
 
 CHECKED = 3
-"""Combinations of each trace that are run as a whole."""
+"""Number of combinations of each trace that are run as a whole, as a check."""
 
 Statements = tuple[Statement, ...]
 Step = list[Any]
 Rows = tuple[int, ...]
-"""A program: the numbers of its nests, in program order."""
+"""A program as the numbers of its nests, in program order."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,15 @@ class _Blocks:
 
 @dataclass(eq=False)
 class _State:
-    """A program after some of the places were chosen."""
+    """A program in which some places are chosen."""
 
     rows: Rows
     parent: _State | None = None
-    """Program before the last choice."""
+    """The program before the last choice; None if nothing is chosen."""
     place: int = 0
     """The last choice."""
     live: _Live | None = None
-    """Its schedule, made when it is first needed."""
+    """Its schedule; None until it is needed."""
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -94,7 +95,7 @@ class _Nest:
 
     blocks: _Blocks
     describer: StatementBuilder
-    """Makes its statements, on the schedule where it was first seen."""
+    """Makes the nest's statements, from the schedule where the nest first occurred."""
 
     @property
     def names(self) -> set[str]:
@@ -102,12 +103,11 @@ class _Nest:
 
 
 class _InvalidPlaceError(Exception):
-    """A block cannot be moved there."""
+    """A block cannot be moved to the chosen place."""
 
 
 class LocationCombinations:
-    """Puts the programs of all combinations of places of one trace together. All methods raise
-    :class:`UndescribedError`.
+    """Assembles the programs of all combinations of places of one trace. All methods raise :class:`UndescribedError`.
 
     Args:
         fresh: a schedule of the program; not changed.
@@ -124,24 +124,24 @@ class LocationCombinations:
         pairs = list(zip(trace.insts, steps, strict=True))
         self._segments = [pairs[start:end] for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
         self._trace = trace
-        self._moved: list[str] = []  # the block whose place each step samples; of one that blockize made, its leaf
+        self._moved: list[str] = []  # the leaf block that each step places, or that is in the placed block
         self._nests: list[_Nest] = []
-        self._numbers: dict[Hashable, int] = {}  # of every nest, by what distinguishes it
-        # Replacements of each of a step's nests, by place.
+        self._numbers: dict[Hashable, int] = {}  # number of every nest, by its distinguishing key
+        # For a step and the nests that it changes: the replacement of each nest, by place.
         self._effects: dict[Hashable, dict[int, tuple[Rows, ...]]] = {}
         self._facts: FactsCache = {}
         self._groups: dict[tuple[int, str | None], int] = {}  # number of the statements of a nest, main one first
-        self._listed: dict[Statements, int] = {}  # that number, by the statements
+        self._listed: dict[Statements, int] = {}  # number of a group of statements
         self._run = 0
         live = _replayed(fresh, trace, steps, starts[0])
         self._deadline = live.interpreter.deadline
         self._root = _State(self._rows(live), live=live)
 
     def described(self) -> tuple[tuple[Statements, ...], tuple[int, ...]]:
-        """Return the different descriptions, and the one that holds for every combination (the last place the
-        fastest)."""
+        """Return the different descriptions, and for every combination of places the number of its description.
+        Combinations are in order, with the last place changing fastest."""
         level = [self._root]
-        reached = [0]  # for every combination of the places so far, the state in the level
+        reached = [0]  # for every combination of the places so far, the index of its state in the level
         for step, values in enumerate(self._places):
             number_of: dict[Rows, int] = {}
             following: list[_State] = []
@@ -155,7 +155,7 @@ class LocationCombinations:
                     onward[-1].append(number_of[rows])
             reached = [after for before in reached for after in onward[before]]
             level = following
-            # These nests are also in the final programs whose other blocks stay at the root: a nest that cannot be
+            # These nests also occur in the final programs whose other blocks stay at the root. So a nest that cannot be
             # described is found before all places are tried.
             for state in level:
                 self._described(state)
@@ -170,8 +170,8 @@ class LocationCombinations:
     # Steps
 
     def _step(self, state: _State, step: int, places: Sequence[int]) -> list[tuple[int, Rows, _Live | None]]:
-        """Return, for each of the places, the program after it was chosen, and its schedule where there is one
-        already."""
+        """Return for each of the places: the place, the program after it was chosen, and the schedule of that program
+        if there is one already."""
         self._deadline.check()
         if len(self._moved) == step:
             variable = self._live(state).variables[self._segments[step][0][1][1][0]]
@@ -194,8 +194,8 @@ class LocationCombinations:
         return programs
 
     def _placed(self, live: _Live, step: int, places: Sequence[int]) -> dict[int, _Live]:
-        """Return the schedule for every place; one for all places that TVM treats the same. ``places`` rise, the root
-        is one of them."""
+        """Return the schedule for every place. Places that TVM treats the same share one schedule. ``places`` ascend
+        and include the root."""
         deepest = self._advance(live, step, places[-1], sampled=True)
         reached = self._reached(deepest, step)
         placed: dict[int, _Live] = {}
@@ -212,7 +212,7 @@ class LocationCombinations:
         return placed
 
     def _reached(self, live: _Live, step: int) -> int:
-        """Return where TVM has put the block that a step places."""
+        """Return the place where TVM has put the block of a step."""
         block = live.interpreter.state.blocks.blocks.get(self._moved[step])
         if block is None or block.top.at is None:
             return ROOT_LOCATION
@@ -220,7 +220,7 @@ class LocationCombinations:
         return next(at for at, (_, each) in enumerate(framed(reader)) if each is loop.current)
 
     def _involved(self, rows: Rows, name: str) -> list[int]:
-        """Return the positions of the nests of a block, its consumers and its producers."""
+        """Return the positions of the nests that contain a block, its consumers or its producers."""
         blocks = [self._nests[number].blocks for number in rows]
         moving = next((each for each in blocks if name in each.reads), None)
         if moving is None:
@@ -235,7 +235,8 @@ class LocationCombinations:
         ]
 
     def _effect(self, before: Rows, involved: Sequence[int], after: Rows) -> tuple[Rows, ...]:
-        """Return the replacement of each nest: a nest that another one has moved into keeps its own position."""
+        """Return the nests that replace each involved nest. If one nest has moved into another, the merged nest stands
+        at the position of the later one."""
         others = {number for at, number in enumerate(before) if at not in involved}
         instead: dict[int, list[int]] = {at: [] for at in involved}
         for number in after:
@@ -254,9 +255,10 @@ class LocationCombinations:
         return state.live
 
     def _advance(self, live: _Live, step: int, place: int, sampled: bool = False) -> _Live:
-        """Choose a place, on a fork of the schedule, and run the instructions up to the next one.
+        """Choose a place on a fork of the schedule, and run the instructions up to the next place.
 
-        ``sampled``: as TVM does, which may take another place; else raises :class:`_InvalidPlaceError` where it would.
+        ``sampled``: true to let TVM sample the place, which may take another one. False to take the place itself, or to
+        raise :class:`_InvalidPlaceError` if it is not valid.
         """
         self._run += 1
         if self._run > MAX_STEPS:
@@ -284,7 +286,7 @@ class LocationCombinations:
         return _Live(interpreter, variables)
 
     def _check(self, state: _State) -> None:
-        """Run the combination of a program as a whole."""
+        """Run the combination of an assembled program as a whole, and compare the nests."""
         live = self._live(self._root)
         for step, place in enumerate(state.chosen):
             live = self._advance(live, step, place, sampled=True)
@@ -308,8 +310,7 @@ class LocationCombinations:
         return tuple(rows)
 
     def _described(self, state: _State) -> tuple[tuple[int, ...], int]:
-        """Return the numbers of the statements of every nest, and the position of the nest that the main block is
-        in."""
+        """Return the numbers of every nest's group of statements, and the position of the nest with the main block."""
         nests = [self._nests[number] for number in state.rows]
         main = main_block([facts for nest in nests for facts in nest.describer.facts])
         first = next(at for at, nest in enumerate(nests) if main in nest.names)
@@ -327,8 +328,8 @@ class LocationCombinations:
 
 
 def _choose(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], place: int) -> list[Any]:
-    """Return the result of a SampleComputeLocation for ``place``, or run the ComputeAt that takes it. The loop is None
-    for the root, where the block is already."""
+    """Return the loop of ``place`` instead of running a SampleComputeLocation, or run the ComputeAt that takes that
+    loop. The loop is None for the root, where the block already is. Raises :class:`_InvalidPlaceError`."""
     if instruction.kind.name == "SampleComputeLocation":
         if place == ROOT_LOCATION:
             return [None]
@@ -345,13 +346,15 @@ def _choose(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any],
 
 
 def _joined(groups: Sequence[Statements], first: int) -> Statements:
-    """Return the statements of a program: the main one, the first of its nest, and the others in program order."""
+    """Return the statements of a program: the main one, which is the first statement of the nest ``first``, and then
+    the others in program order."""
     others = [s for at, group in enumerate(groups) for s in (group[1:] if at == first else group)]
     return main_first([groups[first][0], *others])
 
 
 def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) -> _Live:
-    """Return a schedule after the first ``count`` instructions of a trace, all of its blocks known."""
+    """Return the schedule after the first ``count`` instructions of a trace, with the states of its blocks made as far
+    as possible."""
     interpreter = Interpreter(fresh.copy(), steps, ())
     variables: dict[str, Any] = {}
     done = 0
@@ -375,15 +378,15 @@ def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) 
     if interpreter.failure:
         raise UndescribedError(interpreter.failure)
     for name in leaf_blocks(interpreter.schedule.mod["main"]):
-        # A block that is not understood is described by its axes, or not at all.
+        # A block whose state cannot be made is described by its axes, or not at all.
         with suppress(UndescribedError):
             interpreter.state.block(named_block(interpreter.schedule, name))
     return _Live(interpreter, variables)
 
 
 def _signature(node: Any, blocks: _Blocks, name_of: Callable[[Any], str]) -> Hashable:
-    """Return a key that distinguishes a statement of TensorIR from others, but for annotations; ``blocks`` is
-    filled."""
+    """Return a key that distinguishes a statement of TensorIR from others, ignoring annotations of loops and blocks.
+    Its leaf blocks are added to ``blocks``."""
     if isinstance(node, For):
         thread = "" if node.thread_binding is None else str(node.thread_binding.thread_tag)
         return extent_of(node, str(node.loop_var.name)), int(node.kind), thread, _signature(node.body, blocks, name_of)
@@ -402,7 +405,7 @@ def _signature(node: Any, blocks: _Blocks, name_of: Callable[[Any], str]) -> Has
 
 
 def _loops_of(block: BlockState) -> Hashable:
-    """Return the known facts of a block's loops and of its place."""
+    """Return a key of the known facts of a block's loops and place."""
     place = None
     if block.at is not None:
         target, loop = block.at

@@ -1,8 +1,8 @@
 """The loops around every block, as products of factors.
 
 A block's loops run over its *frame*: its iteration variables, or the axes of its :class:`Rebinding`. Splitting, fusing
-and reordering change lists of loops; a fused loop keeps the factors of its parts, so that every loop stays a product of
-tile factors, chosen values, constants and rests.
+and reordering change lists of loops. A fused loop keeps the factors of its parts, so every loop stays a product of tile
+factors, chosen values, constants and rests.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class Factor:
     """Part of the iterations of some axes."""
 
     axes: tuple[int, ...]
-    """Several where they were fused before they were split, the first the slowest."""
+    """The axes, from the slowest. There are several if they were fused before they were split."""
     column: int | None = None
-    """Decision that gives its extent (with ``values``: the chosen one)."""
+    """Decision column that gives its extent; with ``values``, the column that chooses one of them."""
     extent: int = 0
-    """Its extent where neither a decision nor the other factors give it."""
+    """Its extent, if neither a decision nor the other factors give it."""
     values: tuple[int, ...] = ()
-    """Values of the decision, where that is a choice."""
+    """Values of the decision, if the decision is a choice."""
     rest: bool = False
-    """True if its extent is what the axes' other factors leave."""
+    """True if its extent is the extent of the axes divided by their other factors, rounded up."""
     whole: bool = False
-    """True if it is all of its axes."""
+    """True if it covers its axes completely."""
     slowest: bool = False
-    """True if it was split off first."""
+    """True if it is the slowest part of a split of whole axes into constants."""
     partial: bool = False
-    """True for a reduction that is not summed up here (rfactor)."""
+    """True if it runs over partial results of an rfactor, so that nothing is summed up over it."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class LoopState:
     """A loop."""
 
     factors: tuple[Factor, ...] | None
-    """Factors that it runs over, from the slowest; None where they are not known."""
+    """The factors whose product is the loop, from the slowest; None if they are not known."""
     kind: LoopKind = "serial"
     fused_into: LoopState | None = None
 
@@ -61,27 +61,27 @@ class BlockState:
 
     name: str
     iters: tuple[Factor, ...]
-    """Each of its iteration variables as a factor of its frame."""
+    """Its iteration variables, each as a factor of its frame."""
     loops: list[LoopState]
     within: BlockState | None = None
-    """Block around it that blockize made; its loops come first, and they share the frame."""
+    """The enclosing block that blockize made. Its loops enclose this block's, and both blocks share the frame."""
     at: tuple[BlockState, LoopState] | None = None
-    """Block and loop that it was moved to."""
+    """The target of compute_at: another block, and the loop of that block in which this one is computed."""
     column: int | None = None
-    """Decision that gives its place."""
+    """Decision column that gives its place; None if the place is fixed."""
     rebinding: Rebinding | None = None
     warp: int = 1
 
     @property
     def top(self) -> BlockState:
-        """Outermost block around it that blockize made, or itself: their place is the same."""
+        """The outermost enclosing block that blockize made, or this block. Its place is this block's place too."""
         return self if self.within is None else self.within.top
 
 
 def copied(
     blocks: Mapping[str, BlockState], loops: Mapping[str, LoopState]
 ) -> tuple[dict[str, BlockState], dict[str, LoopState]]:
-    """Return blocks and named loops that can be changed without changing these."""
+    """Return deep copies of blocks and named loops."""
     made_loops: dict[int, LoopState] = {}
     made_blocks: dict[int, BlockState] = {}
 
@@ -114,12 +114,13 @@ def axis_factors(extents: Sequence[int]) -> tuple[Factor, ...]:
 
 
 def distinct(loops: Sequence[LoopState]) -> list[LoopState]:
-    """Return the loops as they now are: fused ones stand once."""
+    """Return the current loops without repetition: fused loops are replaced by the loop that they became."""
     return list(dict.fromkeys(loop.current for loop in loops))
 
 
 def framed(block: BlockState) -> list[tuple[BlockState, LoopState]]:
-    """Return all loops around a block from the outermost, each with the block whose frame it runs over."""
+    """Return all loops around a block from the outermost, each with the block whose frame it runs over. Raises
+    :class:`UndescribedError` if the place of the block is sampled."""
     if block.column is not None:
         raise UndescribedError(f"loops of block {block.name} after its location was sampled")
     around: list[tuple[BlockState, LoopState]] = []
@@ -134,8 +135,8 @@ def framed(block: BlockState) -> list[tuple[BlockState, LoopState]]:
 
 
 def nest_of(block: BlockState, count: int) -> list[LoopState]:
-    """Return the loops around a block, from the outermost. Raises :class:`UndescribedError` where they are not
-    ``count``."""
+    """Return the loops around a block, from the outermost. Raises :class:`UndescribedError` unless there are ``count``
+    of them."""
     loops = [loop for _, loop in framed(block)]
     if len(loops) != count:
         raise UndescribedError(f"block {block.name} has {count} loops, not {len(loops)}")
@@ -150,8 +151,8 @@ def frame_extents(block: BlockState) -> list[int]:
 
 
 def moved(block: BlockState) -> None:
-    """Make the loops anew, as moving a block does: one for each iteration variable, over the elements that are needed
-    there."""
+    """Replace the loops of a block by those that a move makes: one for each iteration variable, over the elements that
+    are needed at the new place."""
     fresh = []
     for factor in block.iters:
         fixed = factor.column is not None or factor.partial or not factor.whole
@@ -164,12 +165,12 @@ def split(
     parts: Sequence[tuple[int | None, int | None, tuple[int, ...]]],
     extents: Sequence[int],
 ) -> list[LoopState]:
-    """Return the parts of a loop.
+    """Return the loops that splitting a loop makes. Their factors are None if they cannot be expressed.
 
     Args:
         loop: the loop.
-        parts: each given as its decision column, else its size, else (the first) open, and the values of the column
-            where it is a choice.
+        parts: for each part its decision column, its size, and the values of the column if that is a choice. The first
+            part may have neither column nor size: its extent is then the rest.
         extents: extents of the axes of the loop's frame.
     """
     whole = _merged(loop.factors or (), extents)
@@ -194,7 +195,8 @@ def split(
 
 
 def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
-    """Return several fused loops over whole axes as one factor; None where they are only parts."""
+    """Return the factors of a loop as one factor; None if there are several and one does not cover its axes
+    completely."""
     if len(factors) == 1:
         return factors[0]
     if not factors or not all(factor.whole for factor in factors):
@@ -205,7 +207,7 @@ def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
 
 
 def fuse(owner: list[LoopState], loops: Sequence[LoopState]) -> LoopState:
-    """Fuse neighbouring loops of one list."""
+    """Fuse neighbouring ``loops`` of the list ``owner``, which is changed, and return the fused loop."""
     parts = [loop.current for loop in loops]
     described = [part.factors for part in parts if part.factors is not None]
     fused = LoopState(tuple(f for factors in described for f in factors) if len(described) == len(parts) else None)
@@ -217,7 +219,8 @@ def fuse(owner: list[LoopState], loops: Sequence[LoopState]) -> LoopState:
 
 
 def reorder(owner: list[LoopState], order: Sequence[LoopState]) -> None:
-    """Put the loops of ``order``, all of one list, in this order into the places that they have."""
+    """Reorder some loops of the list ``owner``: the loops of ``order`` take the positions that they occupy together, in
+    this order."""
     places = sorted(owner.index(loop) for loop in order)
     for place, loop in zip(places, order, strict=True):
         owner[place] = loop

@@ -1,9 +1,9 @@
 """From the interpreted loops of every block to the statements of a symbolic sketch.
 
-The statement with the most operations is the main one. A block inside of the main one's loops keeps its place there
-(``fixed_depth`` or ``location_column``): what it computes follows from what the main statement touches. Any other block
-inside of another's loops gets the enclosing loops as its own, which is possible where the two run over the same
-positions of the buffer that they share.
+The statement with the most operations is the main one. A block inside of the main statement's loops keeps its place
+there (``fixed_depth`` or ``location_column``): the elements that it computes follow from those that the main statement
+touches. Any other block inside of the loops of another block gets the enclosing loops as its own. This is possible if
+the two blocks run over the same positions of the buffer that they share.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from fleet_tune.base.sketch import Access, Axis, Loop, LoopKind, Statement
 
 @dataclass(frozen=True)
 class _Framed:
-    """A block's facts, and its loops as groups (one for each real loop) of factors over its axes."""
+    """A block's facts, and its loops. Each real loop is a group of factors over the block's axes."""
 
     facts: BlockFacts
     loops: tuple[tuple[tuple[Factor, ...], LoopKind], ...]
 
 
 FactsCache = dict[tuple[str, int, object], BlockFacts | None]
-"""Facts of the blocks of one trace's replays, by name, content and rebinding."""
+"""Facts of the blocks in the replays of one trace, by name, content and rebinding."""
 
 
 class StatementBuilder:
-    """Makes the statements of a replayed trace; ``only``: of these blocks. The interpreter's schedule is used up."""
+    """Makes the statements of a replayed trace. Looking up blocks adds instructions to the trace of the interpreter's
+    schedule. ``only``: names of the blocks to describe; None: all blocks."""
 
     def __init__(self, interpreter: Interpreter, cache: FactsCache, only: Collection[str] | None = None) -> None:
         state = interpreter.state
@@ -48,7 +49,7 @@ class StatementBuilder:
         self._schedule = state.schedule
         func = self._schedule.mod["main"]
         self._facts: dict[str, BlockFacts] = {}
-        self._flats: dict[str, _Framed] = {}  # cached: blocks in other blocks' loops need them again and again
+        self._flats: dict[str, _Framed] = {}  # cached: needed again for each block in the loops of another one
         self._real: dict[str, list[Any]] = {}
         for name, path in block_paths(func).items():
             if only is not None and name not in only:
@@ -65,12 +66,12 @@ class StatementBuilder:
 
     @property
     def facts(self) -> list[BlockFacts]:
-        """Facts of every block but those that only initialise, in program order."""
+        """Facts of all blocks in program order, without those that only initialise."""
         return [facts for name, facts in self._facts.items() if not name.endswith("_init")]
 
     def statements(self) -> tuple[Statement, ...]:
-        """Return the statements, the main one first. Blocks whose place is sampled must be at the root of this
-        replay."""
+        """Return the statements, the main one first. In this replay, blocks whose place is sampled must be at the
+        root."""
         first = main_block(self.facts)
         block = self._known(first)
         if block.top.column is not None:
@@ -81,7 +82,7 @@ class StatementBuilder:
         return main_first(self.together(first))
 
     def together(self, main: str | None) -> tuple[Statement, ...]:
-        """Return the statements, that of the block ``main`` first. None: the main block is none of these."""
+        """Return the statements, that of the block ``main`` first. None: the main block is not among these blocks."""
         self._deadline.check()
         facts = self.facts
         block = None if main is None else self._known(main)
@@ -90,7 +91,8 @@ class StatementBuilder:
         return tuple(statements)
 
     def _bounded(self, facts: BlockFacts) -> BlockFacts:
-        """Give buffers of partial sums the largest possible shape, in every replay."""
+        """Return facts in which buffers of partial sums have their largest possible shape, so that all replays
+        agree."""
         bounds = self._state.buffers.partial_sums
         if not any(access.buffer in bounds for access in facts.accesses):
             return facts
@@ -103,7 +105,7 @@ class StatementBuilder:
     # Statements with all of their loops
 
     def _whole(self, facts: BlockFacts, block: BlockState) -> Statement:
-        """Return a statement whose loops are all listed, enclosing ones of other blocks too."""
+        """Return a statement that lists all of its loops, including enclosing loops of other blocks."""
         framed_facts = self._flat(facts, block)
         merged, loops = _on_axes(framed_facts)
         real = self._real_loops(facts.name)
@@ -150,7 +152,7 @@ class StatementBuilder:
                         axes.append(replace(around.facts.axes[axis], reduction=False, digits=()))
                         accesses = tuple(replace(a, index=tuple((*row, 0) for row in a.index)) for a in accesses)
                     if partial is not None and mapped[axis] == partial[0]:
-                        # A loop that sums up partial results, around the block that computes them: one at a time.
+                        # The enclosing loop sums up partial results, and this block computes one of them at a time.
                         group.append(partial[1])
                         taken = partial[1]
                     else:
@@ -176,7 +178,7 @@ class StatementBuilder:
         return self._real[name]
 
     def _check(self, name: str, real: Sequence[For], facts: BlockFacts, loops: Sequence[Sequence[Loop]]) -> None:
-        """Raise :class:`UndescribedError` where the description does not give the extents of the real loops for the
+        """Raise :class:`UndescribedError` if the description does not give the extents of the real loops for the
         decisions of this replay."""
         flat = [loop for group in loops for loop in group]
         mine = [
@@ -188,7 +190,8 @@ class StatementBuilder:
     # Statements inside of the main one
 
     def _other(self, main: BlockState | None, facts: BlockFacts) -> Statement | None:
-        """Return a statement beside the main one; None where neither its place nor its loops are known."""
+        """Return the statement of a block other than the main one; None if neither its place nor its loops are
+        known."""
         block = self._state.blocks.blocks.get(facts.name)
         if block is None:
             return self._statement(facts, _axis_loops(facts.axes, ()))
@@ -207,9 +210,9 @@ class StatementBuilder:
             return None
 
     def _stage(self, main: BlockState, facts: BlockFacts, depth: int) -> Statement | None:
-        """Return a copy of the main block's result that the next copy takes in row by row, inside of ``depth`` loops of
-        the main block: its axes are the main block's spatial ones, and so are its loops, those of a thread's rows
-        first."""
+        """Return the statement of a stage, inside of ``depth`` loops of the main block: it copies the main block's
+        result, and the next copy reads it row by row. Its axes are the main block's spatial axes, and its loops are
+        loops over these, with a thread's loops over rows first; None if the two blocks do not match in this way."""
         spatial = [i for i, axis in enumerate(self._axes(main)) if not axis.reduction]
         if len(spatial) != len(facts.axes):
             return None
@@ -232,8 +235,8 @@ class StatementBuilder:
         return self._facts[block.name].axes
 
     def _own_loops(self, facts: BlockFacts, block: BlockState) -> tuple[Loop, ...]:
-        """Return the loops of a block whose extents follow from its place: as they are at the root, or else its
-        axes."""
+        """Return the loops of a block whose extents follow from its place: its loops at the root, or, if these cannot
+        be expressed, one loop for each axis."""
         owns = [nested for owner, nested in framed(replace_place(block)) if owner.top.name == block.top.name]
         factors = [factor for nested in owns for factor in nested.factors or (Factor(()),)]
         if all(len(f.axes) == 1 and not f.rest for f in factors):
@@ -243,7 +246,8 @@ class StatementBuilder:
         return _axis_loops(facts.axes, kinds)
 
     def _depth_in(self, main: BlockState, block: BlockState) -> int | None:
-        """Return how many of the main statement's loops enclose a block; None where the main block does not."""
+        """Return how many of the main statement's loops enclose a block; None if the block is not inside of the main
+        block."""
         while block.at is not None:
             target, loop = block.at
             if target.top is main.top:
@@ -275,7 +279,8 @@ class StatementBuilder:
         )
 
     def _versions(self, name: str) -> int:
-        """Return the stages of a software pipeline from the one that this block belongs to, to the last."""
+        """Return the number of stages of a software pipeline from this block's stage to the last; 1 outside of a
+        pipeline."""
         loops = self._real_loops(name)
         for pipelined, inside in pairwise(loops):
             stages = pipelined.annotations.get("software_pipeline_stage")
@@ -286,7 +291,7 @@ class StatementBuilder:
 
 
 def main_block(facts: Iterable[BlockFacts]) -> str:
-    """Return the block of the most operations, else of the most points."""
+    """Return the name of the block with the most operations. If several have as many, the one with the most points."""
     first = max(facts, key=lambda f: (f.points * f.flop_per_point, f.points), default=None)
     if first is None:
         raise UndescribedError("no block with affine accesses")
@@ -294,7 +299,8 @@ def main_block(facts: Iterable[BlockFacts]) -> str:
 
 
 def main_first(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return all statements of a program, the main one first, with the depth where its sums are written back."""
+    """Return all statements of a program. The main one is first, and gets the depth at which its sums are written
+    back."""
     main, *others = statements
     sums = {access.buffer for access in main.accesses if access.write and access.scope == "local"}
     written_back = [
@@ -306,7 +312,7 @@ def main_first(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def loop_extent(loop: Loop, loops: Sequence[Loop], axes: Sequence[Axis], values: Sequence[int]) -> int:
-    """Return the extent of one of ``loops``, which are all of a statement, for a decision vector."""
+    """Return the extent of a loop for a decision vector. ``loops``: all loops of its statement."""
     if loop.rest:
         others = prod(loop_extent(o, loops, axes, values) for o in loops if o.axis == loop.axis and o is not loop)
         return -(-axes[loop.axis].extent // others)
@@ -316,7 +322,7 @@ def loop_extent(loop: Loop, loops: Sequence[Loop], axes: Sequence[Axis], values:
 
 
 def replace_place(block: BlockState) -> BlockState:
-    """Return the block with its own loops only, whatever its place."""
+    """Return the block with its own loops only, as if it were at the root."""
     if block.within is not None:
         return replace(block, within=replace_place(block.within))
     return replace(block, at=None, column=None)
@@ -328,7 +334,7 @@ def _axis_loops(axes: Sequence[Axis], kinds: Sequence[LoopKind]) -> tuple[Loop, 
 
 
 def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
-    """Return facts and loops on axes that are fused where loops were fused before they were split."""
+    """Return facts and loops with fused axes. Axes are fused if their loops were fused before they were split."""
     facts = framed_facts.facts
     groups = {factor.axes for factors, _ in framed_facts.loops for factor in factors if len(factor.axes) > 1}
     member = {axis: group for group in groups for axis in group}
@@ -357,7 +363,7 @@ def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
         group_loops: list[Loop] = []
         for factor in factors:
             owner = place[factor.axes[0]]
-            # The slowest loop inside of faster ones steps over all that they cover.
+            # If the slowest loop is inside of faster ones, its extent is the rest that they leave.
             inside = factor.slowest and any(loop.axis == owner for each in (*loops, group_loops) for loop in each)
             rest = factor.rest or inside
             extent = 0 if rest else factor.extent
@@ -368,7 +374,8 @@ def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
 
 
 def _partial_loop(block: BlockState) -> tuple[int, Factor] | None:
-    """Return the axis of partial results that an rfactor has made for a block, and its own loop over them."""
+    """Return the axis of partial results that an rfactor has made for a block, and the factor of its loop over them;
+    None without an rfactor."""
     if block.rebinding is None or block.rebinding.partial is None:
         return None
     over = next((f for each in distinct(block.loops) for f in each.factors or () if f.partial), None)
@@ -384,8 +391,7 @@ def _reordered(access: Access, columns: Sequence[int]) -> Access:
 
 
 def _shared_axes(inner: BlockFacts, outer: BlockFacts) -> dict[int, int]:
-    """Return the axis of ``inner`` that runs over the same positions of a shared buffer, for each axis of ``outer``
-    that has one."""
+    """Map axes of ``outer`` to the axes of ``inner`` that run over the same positions of a shared buffer."""
     mapped: dict[int, int] = {}
     for mine in inner.accesses:
         for theirs in outer.accesses:
@@ -405,8 +411,8 @@ def _shared_axes(inner: BlockFacts, outer: BlockFacts) -> dict[int, int]:
 def _left_inside(
     around: Sequence[tuple[tuple[Factor, ...], LoopKind]], at: int, mapped: dict[int, int], axes: Sequence[Axis]
 ) -> dict[tuple[int, ...], tuple[Factor, ...]]:
-    """Return the loops of an axis that do not enclose a moved block, where an enclosing loop is the rest of that axis:
-    the block's loop over the axis covers these."""
+    """Return the factors that the loop of a moved block over an axis covers, by axis. If an enclosing loop is the rest
+    of an axis, these are the factors of the axis in the loops that do not enclose the block."""
     rests = {f.axes[0] for factors, _ in around[: at + 1] for f in factors if f.rest}
     left: dict[tuple[int, ...], tuple[Factor, ...]] = {}
     for axis in rests:
@@ -422,7 +428,7 @@ def _left_inside(
 
 
 def _one_axis(row: Sequence[int], axes: Sequence[Axis]) -> int | None:
-    """Return the axis that a dimension is; None where it is none or several or a digit."""
+    """Return the axis that indexes a dimension; None if the index is not exactly one axis without digits."""
     owners = [i for i, axis in enumerate(axes) for _ in digit_extents(axis)]
     used = [i for i, c in enumerate(row) if c]
     if len(used) != 1 or row[used[0]] != 1 or axes[owners[used[0]]].digits:
@@ -431,13 +437,14 @@ def _one_axis(row: Sequence[int], axes: Sequence[Axis]) -> int | None:
 
 
 def loop_depths(places: Sequence[int], around: Sequence[LoopState]) -> tuple[int, ...]:
-    """Return depths among the factors of loops for depths among TVM's loops ``around``."""
+    """Convert depths in TVM's loops ``around`` to depths in the factors of these loops. Negative values (root, inline)
+    stay."""
     ends = _ends(distinct(around), around)
     return tuple(place if place < 0 else ends[place] for place in places)
 
 
 def _ends(nest: Sequence[LoopState], loops: Sequence[LoopState]) -> list[int]:
-    """Return, for each of ``loops``, the position among the factors of ``nest`` of its last factor."""
+    """Return, for each of ``loops``, the position of its last factor among all factors of ``nest``."""
     ends = []
     listed = list(nest)
     for loop in loops:

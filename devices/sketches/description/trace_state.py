@@ -1,4 +1,4 @@
-"""State of the interpreter of traces: decisions, blocks, loops and buffers at one point of a trace."""
+"""State of the trace interpreter: decisions, blocks, loops and buffers at one point of a trace."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class DecisionLog:
         )
 
     def add_tile(self, names: Sequence[str], factors: Sequence[int], parts: int, limit: int) -> None:
-        """Note a SamplePerfectTile: ``names`` are its outputs, ``limit`` bounds the innermost factor."""
+        """Add a SamplePerfectTile: ``names`` are its outputs, ``limit`` bounds the innermost factor."""
         column = len(self.values)
         self.decisions.append(Tile(prod(factors), parts, limit))
         self.columns.update({name: column + at for at, name in enumerate(names)})
         self.values += factors
 
     def add_choice(self, name: str, use: str, values: tuple[int, ...], chosen: int) -> None:
-        """Note a SampleCategorical; ``use`` says what takes its value."""
+        """Add a SampleCategorical; ``use`` names the annotation that takes its value."""
         column = len(self.values)
         self.decisions.append(Choice(use, values))
         self.columns[name] = column
@@ -68,7 +68,7 @@ class DecisionLog:
         self.values.append(chosen)
 
     def add_location(self, name: str, block: str, places: tuple[int, ...], chosen: int) -> None:
-        """Note a SampleComputeLocation of ``block``; ``chosen`` is one of TVM's values ``places``."""
+        """Add a SampleComputeLocation of ``block``; ``chosen`` is one of TVM's values ``places``."""
         self.locations[len(self.decisions)] = places
         self.decisions.append(Location(block, places))
         self.location_columns[name] = len(self.values)
@@ -76,21 +76,21 @@ class DecisionLog:
 
 
 class BufferTable:
-    """The buffers of a program: their names, and their shapes from before decisions changed their layouts."""
+    """The buffers of a program: unique names, and the shapes that they had before decisions changed their layouts."""
 
     def __init__(self, schedule: Schedule) -> None:
         #: Upper bounds of the shapes of the buffers that rfactor made, by name.
         self.partial_sums: dict[str, tuple[int, ...]] = {}
         self._old_shapes: dict[str, tuple[int, ...]] = {}
         self._taken: set[str] = set()
-        # Buffers whose names were taken already: two may have one name.
+        # Buffers that got another name because theirs was taken: two buffers may have the same name.
         self._renamed: list[tuple[Any, str]] = []
         function = schedule.mod["main"]
         for buffer in (*function.params, *function.body.block.alloc_buffers):
             self.add(buffer)
 
     def add(self, buffer: Any) -> str:
-        """Return the name of a new buffer, one that no other has."""
+        """Add a buffer and return its name, which no other buffer has."""
         name = str(buffer.name)
         if name in self._taken:
             name = f"{name}#{len(self._renamed) + 1}"
@@ -99,15 +99,16 @@ class BufferTable:
         return name
 
     def name(self, buffer: Any) -> str:
-        """Return the name of a buffer: its own where no other buffer has it."""
+        """Return the unique name of a buffer: its own, unless an earlier buffer has it."""
         return next((name for each, name in self._renamed if each.same_as(buffer)), str(buffer.name))
 
     def keep_shape(self, buffer: Any) -> None:
-        """Describe a buffer by the shape that it has now, though decisions give it another layout."""
+        """Keep the current shape of a buffer, by which it is described after decisions have changed its layout."""
         self._old_shapes[str(buffer.name)] = tuple(int(extent) for extent in buffer.shape)
 
     def old_shape(self, buffer: Any) -> tuple[int, ...] | None:
-        """Return the shape that a buffer had before decisions gave it another layout; None where they did not."""
+        """Return the shape that a buffer had before decisions changed its layout; None if its layout was not
+        changed."""
         name = self.name(buffer)
         if name in self.partial_sums:
             return None
@@ -119,7 +120,7 @@ class BufferTable:
 
 
 class BlockTable:
-    """The blocks of a program by name, and the loops that a trace has variables for."""
+    """The blocks of a program by name, and the loops by the names of the trace's variables."""
 
     def __init__(self, buffers: BufferTable) -> None:
         self.blocks: dict[str, BlockState] = {}
@@ -127,7 +128,7 @@ class BlockTable:
         self._buffers = buffers
 
     def fork(self) -> BlockTable:
-        """Return a copy that can be changed without changing this one."""
+        """Return a copy that can be changed without changing this table."""
         fork = BlockTable(self._buffers)
         fork.blocks, fork._loops = loopnest.copied(self.blocks, self._loops)
         return fork
@@ -137,11 +138,11 @@ class BlockTable:
         self.blocks[block.name] = block
 
     def loop(self, name: str) -> LoopState:
-        """Return the loop that a variable of the trace stands for now."""
+        """Return the loop that a variable of the trace currently stands for."""
         return self._loops[name].current
 
     def name_loops(self, names: Sequence[str], loops: Sequence[LoopState]) -> None:
-        """Note which loops the variables ``names`` stand for."""
+        """Bind the variables ``names`` to loops."""
         self._loops.update(zip(names, loops, strict=True))
 
     def owner(self, loop: LoopState) -> BlockState:
@@ -152,12 +153,12 @@ class BlockTable:
         raise UndescribedError("a loop of no known block")
 
     def find(self, schedule: Schedule, variable: Any) -> BlockState | None:
-        """Return the state of a block that is known."""
+        """Return the state of a block; None if the block is not known."""
         return self.blocks.get(content(schedule, variable).name_hint)
 
     def block(self, schedule: Schedule, variable: Any) -> BlockState:
-        """Return the state of a block. At first sight it is made from its loops, which must then be its axes one by
-        one."""
+        """Return the state of a block. The state of an unknown block is made from its loops. Each of them must then run
+        over one of its axes, in their order, unless the block is a stage."""
         known = self.find(schedule, variable)
         return self._new_block(schedule, variable) if known is None else known
 
@@ -169,7 +170,7 @@ class BlockTable:
         for region in (*statement.reads, *statement.writes):
             old = self._buffers.old_shape(region.source)
             if old is not None:
-                # Its loops follow from decisions; it is only known as a copy of the buffer.
+                # Its loops follow from decisions; all that is known is that it copies the buffer.
                 fresh.rebinding = block_transforms.stage(old, [int(n) for n in region.source.shape])
                 fresh.iters = tuple(Factor(()) for _ in iters)
                 fresh.loops = [LoopState(None) for _ in iters]
@@ -205,7 +206,7 @@ class TraceState:
     decisions: DecisionLog = field(default_factory=DecisionLog)
     #: Annotations of the root block.
     root: dict[str, str | int] = field(default_factory=dict)
-    #: TVM's decisions for the SampleComputeLocations that come next; None where all blocks stay at the root.
+    #: TVM's decisions for the SampleComputeLocations that come next; None if all blocks stay at the root.
     places: list[int] | None = None
     #: Actions that wait until the instruction has run on the schedule.
     pending: list[Callable[[], None]] = field(default_factory=list)
@@ -217,7 +218,7 @@ class TraceState:
         return cls(schedule, buffers, BlockTable(buffers), places=None if places is None else list(places))
 
     def fork(self, places: Sequence[int]) -> TraceState:
-        """Return a copy on a copy of the schedule, with the places that come next. Buffers are shared."""
+        """Return a copy of the state, on a copy of the schedule, with the next places. Buffers are shared."""
         return replace(
             self,
             schedule=self.schedule.copy(),

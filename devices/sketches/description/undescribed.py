@@ -12,7 +12,7 @@ class UndescribedError(Exception):
 def reason_of(error: Exception) -> str:
     """Return why a sketch is left undescribed, in one line.
 
-    Any error of a description is a reason: unknown features of a program may show as any of TVM's errors or of
-    Python's, and the sketch can be searched without a description.
+    Any error during a description is a valid reason. Unknown features of a program may raise any error of TVM or
+    Python, and the sketch can be searched without a description.
     """
     return str(error) if isinstance(error, UndescribedError) else brief(error)

@@ -1,12 +1,13 @@
 """One schedule of a kernel, applied to the same kernel over fewer rows.
 
-TVM's ``SamplePerfectTile`` makes a part of a tile whose factor does not divide what is left as large as that: a tile of
-8 rows in registers would be one of 28. Here it is the largest divisor below the factor: 7. For powers of two TVM does
-the same.
+If a factor of a tile does not divide the remaining extent, TVM's ``SamplePerfectTile`` takes the whole remaining
+extent: for 28 rows, a tile of 8 rows in registers would become one of 28. Here the largest divisor below the factor is
+taken: 7. For powers of two TVM does the same.
 
-A tile of 4 rows in registers would be one of 2 for 14 rows, and half as fast as in tiles of 8 rows, which compute 14
-rows too: such a schedule does not fit. Smaller powers of two have no divisor that a larger one has not: where a tile of
-such a size fills the registers badly, those in its place would do so too, and it is kept.
+For 14 rows, a tile of 4 rows in registers would become one of 2, half as fast as tiles of 8 rows, which can compute 14
+rows too. Such a schedule does not fit (``must_fill``). For tiles of fewer rows that are a power of two, the schedule is
+always kept. The divisors of a smaller power of two are divisors of a larger one too, so if such a tile fills the
+registers badly, the tiles that would replace it do so too.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from devices.sketches.generation import REFUSALS
 from devices.sketches.spaces import ScheduleError, fresh_schedule, replayed, with_layout_changes
 
 _LEAST_FILLED = 0.75
-"""Share of the innermost factor that another extent must leave."""
+"""Least innermost factor for another extent, as a share of the original factor (or of that extent, if smaller)."""
 
 
 class AppliedSchedule:
-    """A schedule of a kernel.
+    """A schedule of a kernel, which can be applied to the kernel over fewer rows.
 
     Args:
-        module: the kernel, as ``main``.
+        module: a module with the kernel as ``main``.
         trace: the trace of its schedule, as a record stores it.
 
-    Raises :class:`devices.sketches.spaces.ScheduleError` where the trace does not fit the kernel.
+    Raises :class:`devices.sketches.spaces.ScheduleError` if the trace does not fit the kernel.
     """
 
     def __init__(self, module: IRModule, trace: str) -> None:
@@ -42,8 +43,8 @@ class AppliedSchedule:
         self._steps = json.loads(trace)[0]
 
     def of(self, module: IRModule, must_fill: bool = False) -> PrimFunc | None:
-        """Return the same kernel over fewer rows, scheduled; None where the schedule does not fit it. ``must_fill``:
-        see :meth:`schedule`."""
+        """Return the same kernel over fewer rows, scheduled; None if the schedule does not fit it. ``must_fill``: see
+        :meth:`schedule`."""
         try:
             return with_layout_changes(self.schedule(module, must_fill), module)["main"]
         except (ScheduleError, *REFUSALS):
@@ -53,10 +54,11 @@ class AppliedSchedule:
         """Return the schedule of the same kernel over fewer rows.
 
         Args:
-            module: the kernel.
-            must_fill: true if an innermost tile that gets much smaller does not fit: other tiles compute these rows.
+            module: a module with the kernel over fewer rows as ``main``.
+            must_fill: true to refuse innermost factors that get much smaller, because other tiles can compute these
+                rows.
 
-        Raises :class:`ScheduleError` and TVM's errors where it does not fit.
+        Raises :class:`ScheduleError` and TVM's errors if the schedule does not fit.
         """
         fits = True
 
@@ -79,9 +81,10 @@ class AppliedSchedule:
 def fitting_factors(factors: Sequence[int], extent: int) -> list[int]:
     """Return the factors of a tile for another extent.
 
-    The innermost is the largest divisor that is not above the factor. From there on, the rows of each loop with all
-    loops inside are as nearly as many as before: what does not fit one of them is not left to the outermost, which
-    would read the weights once more for each of its iterations.
+    The innermost factor is the largest divisor that is not above the original one. Then from the inside outwards, the
+    product of each factor and all factors inside it stays as near to the original product as possible. So a factor that
+    gets smaller is compensated by the next ones, and not by the outermost loop, which reads the weights again in each
+    iteration.
     """
     divisors = [each for each in range(1, extent + 1) if extent % each == 0]
     inside, before = max(each for each in divisors if each <= factors[-1]), factors[-1]

@@ -15,17 +15,17 @@ from devices.sketches.rules.attention.pattern import Attention
 from devices.sketches.rules.attention.rule import MIN_ROWS
 
 _FEW_PRODUCTS = 1 << 16
-"""Products that take as long as a call into the pool of threads, some microseconds: fewer are computed by one
-thread."""
+"""Number of products that take as long as a call into the thread pool, some microseconds. Up to so many are computed by
+one thread."""
 
 
 def dynamic_attention(kernel: PrimFunc, tiles: AttentionTiles, threads: int) -> PrimFunc | None:
-    """Return the kernel, scheduled, of an attention over a dynamic number of rows or columns; None for other kernels.
+    """Return the scheduled kernel of an attention over a dynamic number of rows or columns; None for other kernels.
 
     Args:
-        kernel: the program.
-        tiles: of many rows.
-        threads: those that run it.
+        kernel: the unscheduled kernel.
+        tiles: tiles of the program for many rows.
+        threads: number of threads that run the kernel.
     """
     extents = AttentionExtents.of(kernel)
     if extents is None:
@@ -36,7 +36,7 @@ def dynamic_attention(kernel: PrimFunc, tiles: AttentionTiles, threads: int) -> 
 
 
 def _body(attention: Attention, tiles: AttentionTiles, threads: int) -> Stmt:
-    """Return the program for few rows, that for many, or both."""
+    """Return the program for few rows, the program for many rows, or both with a branch on the number of rows."""
     rows = attention.rows
     is_one_row = isinstance(rows, int) and all(isinstance(each, int) and each == 1 for each in attention.batch)
     threads = 1 if is_one_row else threads
@@ -55,7 +55,8 @@ def _body(attention: Attention, tiles: AttentionTiles, threads: int) -> Stmt:
 
 
 def _by_work(attention: Attention, threads: int, program: Callable[[bool], Stmt]) -> Stmt:
-    """Return a program, for little work as one of a thread alone."""
+    """Return a program with a branch for little work, which runs on one thread. ``program``: takes true for that
+    branch."""
     if threads == 1:
         return program(False)
     known = prod(each for each in attention.batch if isinstance(each, int)) * (attention.terms + attention.width)

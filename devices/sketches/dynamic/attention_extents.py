@@ -1,4 +1,4 @@
-"""The extents of an attention over dynamic ones, and how its work grows with them."""
+"""The dynamic extents of an attention, and how its work grows with them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class AttentionExtents:
 
     attention: Attention
     batch: tuple[Var, ...]
-    """Of samples and heads alone."""
+    """Variables that occur only in the extents of samples and heads."""
     inner: tuple[Var, ...]
-    """Of rows and columns."""
+    """Variables in the numbers of rows and columns."""
 
     @classmethod
     def of(cls, kernel: PrimFunc) -> AttentionExtents | None:
-        """Return those of a kernel; None where it is no such attention."""
+        """Return the dynamic extents of a kernel; None if it is not an attention with a dynamic number of rows or
+        columns."""
         found = attention_of(tvm.IRModule({"main": kernel}))
         inner = () if found is None else _variables([found.rows, found.columns])
         if found is None or not inner:
@@ -39,19 +40,19 @@ class AttentionExtents:
         return cls(found, batch, inner)
 
     def at_most(self, typical: Mapping[Var, int], most: int) -> dict[Var, int]:
-        """Return the typical extents, none of them above ``most``, of one sample."""
+        """Return the extents for tuning: one sample, and the typical rows and columns, limited to ``most``."""
         return {**dict.fromkeys(self.batch, 1), **{each: min(typical[each], most) for each in self.inner}}
 
     def repeats(self, typical: Mapping[Var, int], most: int) -> int:
-        """Return how often the work at the typical extents is that of :meth:`at_most`. 0 where the rule "attention"
-        finds no tiles for the typical ones."""
+        """Return the work at the typical extents as a multiple of the work at those of :meth:`at_most`, with the ratio
+        of each extent rounded up; 0 if the rule "attention" does not apply to the typical extents."""
         rows, columns, *batch = self._sizes(typical)
         if not fits(rows, columns, self.attention.width):
             return 0
         return prod(map(_ratio, (rows, columns, *batch), self._sizes(self.at_most(typical, most))))
 
     def _sizes(self, extents: Mapping[Var, int]) -> list[int]:
-        """Return rows, columns, and the axes of the batch."""
+        """Return the numbers of rows and columns and the extents of the batch axes, for these dynamic extents."""
         attention = self.attention
         return [_at(each, extents) for each in (attention.rows, attention.columns, *attention.batch)]
 
@@ -66,7 +67,7 @@ def _variables(sizes: Any) -> tuple[Var, ...]:
 
 
 def _at(size: Any, extents: Mapping[Var, int]) -> int:
-    """Return an extent, a number or an expression, at these extents."""
+    """Return the value of a size, which is a number or an expression, for these dynamic extents."""
     if isinstance(size, int):
         return size
     known = {each: tirx.const(extents[each], str(each.ty)) for each in undefined_vars(size)}

@@ -1,5 +1,5 @@
-"""The parts that programs of an attention over dynamic extents have in common: its elements, loops, and the softmax of
-a row of scores."""
+"""Common parts of programs of an attention over dynamic extents: elements, loops, and the softmax of a row of
+scores."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from devices.sketches.rules.attention.pattern import Attention
 from devices.sketches.rules.attention.program import LANES, added, joined_by_pairs
 
 Element = Callable[[Sequence[Any]], Any]
-"""Takes a place: (.., row, column) and the like, and returns the element there."""
+"""A function that takes a place, such as (.., row, column), and returns the element there."""
 
 
 class Elements:
-    """The elements of an attention, by the number of a head among those of all samples."""
+    """The elements of an attention. A head is given by its number among the heads of all samples."""
 
     def __init__(self, attention: Attention) -> None:
         rows, columns, terms, width = attention.rows, attention.columns, attention.terms, attention.width
@@ -43,7 +43,7 @@ class Elements:
         return self._value([*self._indices(head), column, place])
 
     def score(self, head: Any, row: Any, column: Any, product: Any) -> Any:
-        """Return what the softmax takes, where ``product`` is the sum of the score."""
+        """Return the input of the softmax. ``product``: the sum of the score."""
         attention = self._attention
         scores = self._simplified(lambda place: attention.score(place, product), attention.rows, attention.columns)
         return scores([*self._indices(head), row, column])
@@ -53,7 +53,7 @@ class Elements:
         return self._attention.store([*self._indices(head), row, place], value)
 
     def _indices(self, head: Any) -> list[Any]:
-        """Return the indices of a sample and head."""
+        """Return the indices of the batch axes (sample and head) for the number of a head."""
         if not self._attention.batch:
             return []
         indices: list[Any] = []
@@ -63,7 +63,7 @@ class Elements:
         return [head, *indices]
 
     def _simplified(self, element: Element, *extents: Any) -> Element:
-        """Return an element of the attention as a function of its place, simplified by the ``extents``."""
+        """Return ``element`` with its expressions simplified for the ``extents`` of the last axes of the place."""
         variables = variables_of(len(self._attention.batch) + len(extents), self._attention.index)
         analyzer = Analyzer()
         for variable, extent in zip(variables, [*self._attention.batch, *extents], strict=True):
@@ -77,7 +77,7 @@ class Elements:
 
 
 class Loops:
-    """Loops, variables and buffers, with indices of type ``index``."""
+    """Makes loops, variables and buffers with indices of type ``index``."""
 
     def __init__(self, index: str) -> None:
         self._index = index
@@ -90,7 +90,8 @@ class Loops:
         return tirx.decl_buffer(extents, FLOAT, name, scope=scope)
 
     def nest(self, body: Callable[..., Stmt], **loops: tuple[Any, Any]) -> Stmt:
-        """Return loops around a statement, each of an extent and a kind."""
+        """Return loops around a statement. Each loop is given by its name, extent and kind; ``body`` takes the loop
+        variables."""
         variables = [self.variable(name) for name in loops]
         statement = body(*variables)
         for variable, (extent, kind) in zip(reversed(variables), reversed(list(loops.values())), strict=True):
@@ -106,17 +107,17 @@ class Softmax:
     """The softmax of rows of scores, in vectors of columns.
 
     Args:
-        rows: their number.
-        vectors: vectors of a row. Behind the last column scores are -inf.
-        guarded: true if a row of nothing but -inf has weights of zero.
+        rows: number of rows.
+        vectors: number of vectors in a row. Scores after the last column are -inf.
+        guarded: true if a row that consists of -inf only has weights of zero.
     """
 
     def __init__(self, loops: Loops, rows: Any, vectors: Any, guarded: bool) -> None:
         self._loops, self._vectors, self._guarded = loops, vectors, guarded
         self.weights = loops.buffer("weights", rows, vectors * LANES)
-        """The scores of each row, then ``exp(score - largest)``."""
+        """The scores of each row, later overwritten by ``exp(score - largest)``."""
         self.shares = loops.buffer("shares", rows, scope="local")
-        """One over the total of a row's weights."""
+        """The reciprocal of the total of each row's weights."""
         self._largest = loops.buffer("largest", rows, LANES, scope="local")
 
     @property
@@ -124,20 +125,20 @@ class Softmax:
         return [self.weights, self.shares, self._largest]
 
     def begin(self, row: Any, lane: Any) -> Stmt:
-        """Return the statement that begins the largest of a row, in one lane."""
+        """Return the statement that initialises the maximum of a row, in one lane."""
         return BufferStore(self._largest, tirx.min_value(FLOAT), [row, lane])
 
     def take(self, row: Any, lane: Any, column: Any) -> Stmt:
-        """Return the statement that takes the score of a column, which is in ``lane`` of its vector, for the
-        largest."""
+        """Return the statement that updates the maximum of a row with the score of a column, which is in ``lane`` of
+        its vector."""
         return BufferStore(self._largest, tirx.max(self._largest[row, lane], self.weights[row, column]), [row, lane])
 
     def exponentials(self, row: Any) -> Stmt:
-        """Replace the scores of a row by their weights, and sum these up."""
+        """Return the statement that replaces the scores of a row by their weights, and sums the weights up."""
         loops, weights, lane = self._loops, self.weights, (LANES, ForKind.VECTORIZED)
         largest, totals = loops.buffer("row_largest", 1), loops.buffer("totals", LANES, scope="local")
         found = joined_by_pairs(tirx.max, [self._largest[row, each] for each in range(LANES)])
-        if self._guarded:  # less a finite number, scores of -inf have weights of zero
+        if self._guarded:  # with a finite maximum, scores of -inf have weights of zero instead of NaN
             found = tirx.max(found, tirx.min_value(FLOAT))
 
         def weight(vector: Var) -> Stmt:
@@ -154,17 +155,17 @@ class Softmax:
         steps = loops.loop("vector", self._vectors, ForKind.SERIAL, weight)
         total = joined_by_pairs(added, [totals[each] for each in range(LANES)])
         one = tirx.const(1.0, FLOAT)
-        if self._guarded:  # a score above -inf makes the total one at least
+        if self._guarded:  # with any score above -inf, the total is at least one
             total = tirx.Select(total == 0, one, total)
         share = BufferStore(self.shares, one / total, [row])
         return block("weights", SeqStmt([BufferStore(largest, found, [0]), zero, steps, share]), [largest, totals])
 
 
 def block(name: str, body: Stmt, buffers: Sequence[Any]) -> Stmt:
-    """Return a statement with buffers of its own."""
+    """Return a statement as a block that allocates ``buffers``."""
     return SBlockRealize([], True, SBlock([], [], [], name, body, None, list(buffers)))
 
 
 def ceiling(extent: Any, size: int) -> Any:
-    """Return the number of parts of a size that an extent takes."""
+    """Return the number of parts of a size that cover an extent."""
     return (extent + (size - 1)) // size

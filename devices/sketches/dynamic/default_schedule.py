@@ -1,8 +1,9 @@
-"""The schedule of kernels over a dynamic extent that have no rows: attention over as many keys as there are, softmax
-along the tokens.
+"""The schedule of kernels over a dynamic extent that have no independent rows, such as a product of queries with all
+keys, or a softmax along the tokens.
 
-Nothing is searched for them. Their loops are in the order of :mod:`devices.sketches.contiguous_loops`, the outer ones
-in parallel. For a few places, waking the other threads would take longer than the work: there is a branch without them.
+These kernels are not tuned. Their loops are in the order of :mod:`devices.sketches.contiguous_loops`, and the outer
+loops run in parallel. If the extents are small, waking other threads would take longer than the work, so the kernel has
+a second branch that runs on one thread.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from devices.sketches.dynamic.rows import dynamic_extents, tensors
 from devices.sketches.dynamic.substitution import on_tensors
 
 FEW = 16
-"""Places below which a kernel runs on one thread. Four heads of attention among 16 tokens take as long as a call into
-the pool, some microseconds."""
+"""Product of the dynamic extents below which a kernel runs on one thread. Four heads of attention among 16 tokens take
+as long as a call into the thread pool, some microseconds."""
 
 
 def default_schedule(kernel: PrimFunc) -> PrimFunc:
-    """Return a kernel with this schedule; as it is where TVM refuses it."""
+    """Return a kernel with this schedule; unchanged if TVM refuses it."""
     try:
         scheduled = with_contiguous_loops(kernel, in_parallel=True)
         extents = dynamic_extents(kernel)
@@ -39,8 +40,8 @@ def default_schedule(kernel: PrimFunc) -> PrimFunc:
 
 
 def _body(scheduled: PrimFunc, kernel: PrimFunc) -> Stmt:
-    """Return the body of a scheduled kernel on the parameters of ``kernel``, with no variable in common with another
-    branch."""
+    """Return the body of a scheduled kernel on the parameters of ``kernel``. Its variables are new, so that two
+    branches share none."""
     renewed = renew_defs(scheduled)
     own = dynamic_extents(renewed)
     generic = PrimFunc([*own, *tensors(renewed)], renewed.body, renewed.ret_type, renewed.attrs)

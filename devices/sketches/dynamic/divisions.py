@@ -1,9 +1,9 @@
-"""Indices without divisions by a dynamic extent, where they leave none.
+"""Removal of divisions by a dynamic extent from indices, if quotient and remainder are known.
 
-    (a * n + b) % n == b,  (a * n + b) // n == a      where 0 <= b < n
+    (a * n + b) % n == b,  (a * n + b) // n == a      if 0 <= b < n
 
-Views of tensors with a dynamic axis have such indices, and TVM simplifies them for constant divisors alone. ``n`` is
-any extent with a variable that it has once: a cache of ``past`` tokens grows to ``past + 1``.
+Views of tensors with a dynamic axis have such indices, and TVM simplifies them only for constant divisors. ``n`` may be
+any extent that contains some variable exactly once as a term: a cache of ``past`` tokens grows to ``past + 1``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from devices.sketches.dynamic.rows import is_dynamic
 
 
 def simplify_divisions(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels over dynamic extents have no superfluous divisions by them."""
+    """Return a module whose kernels over dynamic extents have no redundant divisions by them."""
     functions = dict(module.functions.items())
     for variable, function in functions.items():
         if is_dynamic(function):
@@ -52,13 +52,14 @@ def _simplified(block: SBlock) -> SBlock:
 
 
 def without_divisions(index: Any, analyzer: Analyzer) -> Any:
-    """Return an index without divisions by dynamic extents that ``analyzer``, which knows the bounds of its variables,
-    can prove to be superfluous."""
+    """Return an index without redundant divisions by dynamic extents. ``analyzer`` knows the bounds of the variables,
+    and proves which divisions are redundant."""
     return analyzer.simplify(structural_map(index, _replacements(analyzer)))
 
 
 def _replacements(analyzer: Analyzer) -> list[tuple[type, Any]]:
-    """Return what a division by a dynamic extent is replaced by: its quotient or remainder where they are known."""
+    """Return the replacements of divisions by dynamic extents, as node types and functions: a quotient or remainder
+    that is known replaces its division."""
 
     def remainder(node: Any) -> Any:
         parts = _parts(node.a, node.b, analyzer)
@@ -72,11 +73,12 @@ def _replacements(analyzer: Analyzer) -> list[tuple[type, Any]]:
 
 
 def _parts(value: Any, extent: Any, analyzer: Analyzer) -> tuple[Any, Any] | None:
-    """Return ``a`` and ``b`` of ``a * extent + b``, with ``0 <= b < extent``; None where that cannot be shown."""
+    """Return ``a`` and ``b`` such that ``value`` is ``a * extent + b`` with ``0 <= b < extent``; None if none can be
+    proved."""
     variable = _variable_of(extent, analyzer)
     if variable is None:
         return None
-    # The extent becomes a variable, so that its multiples are products with it.
+    # The extent is replaced by one variable, so that multiples of it become products with this variable.
     whole = Var("whole", str(extent.ty))
     others = analyzer.simplify(extent - variable)
     times, rest = (const(0, str(value.ty)) for _ in range(2))
@@ -95,7 +97,7 @@ def _parts(value: Any, extent: Any, analyzer: Analyzer) -> tuple[Any, Any] | Non
 
 
 def _variable_of(extent: Any, analyzer: Analyzer) -> Var | None:
-    """Return a variable that is a term of an extent; None where there is none."""
+    """Return a variable that occurs in an extent exactly once, as a term; None if there is none."""
     variables = [] if isinstance(extent, IntImm) else list(undefined_vars(extent))
     if any(hasattr(each.ty, "shape") for each in variables):  # an element of a tensor
         return None
@@ -106,7 +108,7 @@ def _variable_of(extent: Any, analyzer: Analyzer) -> Var | None:
 
 
 def _factor(term: Any, whole: Var) -> Any | None:
-    """Return ``a`` of ``a * whole``."""
+    """Return ``a`` if a term is ``a * whole``; None for another term."""
     if not isinstance(term, Mul):
         return None
     for one, other in ((term.a, term.b), (term.b, term.a)):

@@ -1,20 +1,20 @@
-"""Attention of a few rows over a dynamic number of columns, as a step of decoding computes it over a growing cache.
+"""Attention of a few rows over a dynamic number of columns: a step of decoding over a growing cache.
 
-    parallel over samples and heads; heads that share keys and values are together, as far as the threads have work
+    parallel over samples and heads; heads that share keys and values form a task, if all threads still have work
       queries                            of all rows
       for each part of the columns
         for each row
           sums                           in registers: a vector along the terms for each column of the part
-          scores                         these vectors summed up by pairs of columns, in one vector
-          weights, lanes' largest        the scores with their mask; behind the last column -inf
-      largest; weights                   exp(weights - largest), and their sums
+          scores                         the sum of each of these vectors, pairwise, in one vector
+          weights, lanes' largest        the scores with their mask; -inf after the last column
+      largest; weights                   exp(weights - largest), and the sums of these
       for each part of the columns
         for each row
-          results                        in registers: sums over the part for the places of the result
+          results                        in registers: sums over the part, for the elements of the result
       result                             results / totals
 
-The bound is the memory that keys and values come from. Each is read once, where it is: the terms of a key are
-neighbours there, and to put keys into vectors of columns would cost as much as the products.
+The speed is limited by the memory that holds keys and values. Each is read once, without a copy: the terms of a key are
+adjacent in memory, and packing keys into vectors of columns would cost as much as the products.
 """
 
 from __future__ import annotations
@@ -37,32 +37,34 @@ from devices.sketches.rules.attention.program import LANES, lanes_of
 from devices.sketches.rules.attention.rule import MIN_LANES, MIN_ROWS
 
 _MOST_UNROLLED = 16
-"""Vectors of a key whose products are unrolled."""
+"""Most vectors of a key for which the loop of products is unrolled."""
 _MOST_PLACES = 6
-"""Vectors of the result that are summed up at once: twice as many registers where one has half the lanes."""
+"""Most vectors of the result that are summed up at once. They take twice as many registers on a processor whose
+registers have half the lanes."""
 _LEAST_SUMS = 4
-"""Sums that run beside each other, so that none waits for the one before."""
+"""Least number of independent sums, so that no addition waits for the one before."""
 
 
 def few_rows_fit(rows: int | None, terms: int | None, width: int) -> bool:
-    """Return true for an attention of so many rows (None: dynamic), which then are few when it runs."""
+    """Return true if this program can compute an attention of so many rows (None: dynamic, where this program runs only
+    if the rows are few)."""
     has_few = rows is None or rows < MIN_ROWS
     return has_few and terms is not None and min(lanes_of(terms), lanes_of(width)) >= MIN_LANES
 
 
 class FewRows:
-    """The statements of one attention.
+    """The program of one attention of few rows.
 
     Args:
-        attention: the attention. A dynamic number of rows is below :data:`MIN_ROWS` where the statements run.
-        threads: those that run it; of one, no loop is parallel.
+        attention: the attention. A dynamic number of rows must be below :data:`MIN_ROWS` whenever the program runs.
+        threads: number of threads that run it. With one, no loop is parallel.
     """
 
     def __init__(self, attention: Attention, threads: int) -> None:
         self._attention, self._threads = attention, threads
         self._elements, self._loops = Elements(attention), Loops(attention.index)
         self.heads_together = self._heads_together()
-        """Heads that one thread computes at a time."""
+        """Number of heads that one thread computes together."""
         most = attention.rows if isinstance(attention.rows, int) else MIN_ROWS - 1
         self._rows = attention.rows * self.heads_together
         self._parts = ceiling(attention.columns, LANES)
@@ -76,16 +78,16 @@ class FewRows:
         return self._loops.loop("task", self._elements.heads // self.heads_together, kind, self._task)
 
     def _heads_together(self) -> int:
-        """Return the number of heads that one thread computes together: those that share keys and values, unless that
+        """Return the number of heads that one thread computes together: as many as share keys and values, unless that
         leaves threads without work."""
         last = ([1, *self._attention.batch])[-1]
-        heads = prod(each for each in self._attention.batch if isinstance(each, int))  # of one sample at least
+        heads = prod(each for each in self._attention.batch if isinstance(each, int))  # of at least one sample
         most = last if isinstance(last, int) else 1
         shared = [each for each in range(1, most + 1) if most % each == 0 and self._are_shared(each)]
         return min(shared, key=lambda each: (ceil(heads // each / self._threads) * each, -each))
 
     def _are_shared(self, heads: int) -> bool:
-        """Return true if so many heads in a row have the same keys and values."""
+        """Return true if groups of so many consecutive heads have the same keys and values."""
         group, head, term, column = map(self._loops.variable, ("group", "head", "term", "column"))
         analyzer = Analyzer()
         index = self._attention.index
@@ -137,12 +139,13 @@ class FewRows:
         return block("task", SeqStmt(steps), [self._queries, self._results, *softmax.buffers])
 
     def _place(self, head: Any, row: Any) -> tuple[Any, Any]:
-        """Return the head of a row of a task, and its place in it."""
+        """Return the head that a row of a task belongs to, and the number of the row in that head."""
         rows = self._attention.rows
         return (head, row) if self.heads_together == 1 else (head + row // rows, row % rows)
 
     def _scaled_key(self, head: Any) -> tuple[Any | None, Callable[[Any, Any], Any]]:
-        """Return the number that all keys are multiplied by, if any, and a key's element without it."""
+        """Return the constant that all keys are multiplied by, or None, and a function that returns an element of the
+        keys without that factor."""
         term, column = map(self._loops.variable, ("term", "column"))
         element = self._elements.key(head, term, column)
         if isinstance(element, Mul) and isinstance(element.b, FloatImm):
@@ -150,7 +153,7 @@ class FewRows:
         return None, lambda term, column: self._elements.key(head, term, column)
 
     def _scores(self, head: Any, key: Callable[[Any, Any], Any], part: Var) -> Stmt:
-        """Compute the scores of a part, with their mask."""
+        """Return the statement that computes the scores of a part, with their mask."""
         first, columns, loops = self._loops.variable("first"), self._attention.columns, self._loops
         lane = (LANES, ForKind.VECTORIZED)
 
@@ -182,10 +185,11 @@ class FewRows:
         return SeqStmt([Bind(first, part * LANES), IfThenElse(first + LANES <= columns, *branches)])
 
     def _products(self, row: Any, key: Callable[[Any, Any], Any], start: int, sums: Any, products: Any) -> list[Stmt]:
-        """Return the statements that write as many products of a query with keys as a vector along the terms has
-        lanes, from the column ``start`` of the part on.
+        """Return the statements that compute the products of a query with some keys of a part. There are as many keys
+        as a vector along the terms has lanes, from the column ``start`` on.
 
-        Two vectors of sums become one with the halves of both, as soon as they are there: few are alive at a time.
+        As soon as two vectors of sums exist, they are combined to one vector, which holds the half sums of both. So few
+        vectors are alive at a time.
         """
         lanes, statements = self._lanes, []
         for at in range(lanes):
@@ -197,7 +201,8 @@ class FewRows:
         return [*statements, BufferStore(products, _vector(sums, 0), [_ramp(start, sums)])]
 
     def _sums_of_column(self, row: Any, key: Callable[[Any, Any], Any], column: int, sums: Any, at: int) -> list[Stmt]:
-        """Return the statements that sum up the products of a column of the part, in each lane of the vector ``at``."""
+        """Return the statements that sum up the products for one column of the part, separately in each lane of the
+        vector ``at``."""
         lanes = self._lanes
         vectors = self._attention.terms // lanes
 
@@ -216,7 +221,8 @@ class FewRows:
         return [first, others]
 
     def _sums(self, head: Any, first: Any, left: Any | None) -> Stmt:
-        """Add a part of the columns to the results of all rows: a vector of them, or those that are ``left``."""
+        """Return the statement that adds a part of the columns to the results of all rows. The part is a whole vector
+        of columns, or, after the whole vectors, the last ``left`` columns."""
         lanes = lanes_of(self._attention.width)
         vectors = self._attention.width // lanes
         places = max(each for each in range(1, _MOST_PLACES + 1) if vectors % each == 0)
@@ -260,10 +266,11 @@ class FewRows:
 
 
 def _joined(sums: Any, one: int, other: int, columns: int) -> Stmt:
-    """Return the statement that joins two vectors of the sums of so many ``columns`` each to one, in place of the
-    first: neighbours are added, and take half the lanes.
+    """Return the statement that combines two vectors into one, which overwrites the first. Each vector holds the
+    partial sums of ``columns`` columns. Neighbours are added, so each column then takes half the lanes.
 
-    Up to four columns, four lanes are a group, else four groups of four: processors have instructions for such moves.
+    With one or two columns, lanes move within groups of four; with more, as blocks of four lanes within groups of 16.
+    Processors have instructions for such moves.
     """
     lanes = int(sums.shape[-1])
     unit = 1 if columns < 4 else 4
@@ -288,7 +295,7 @@ def _vector(sums: Any, column: int) -> Any:
 
 
 def _ramp(first: int, sums: Any) -> Any:
-    """Return the places of a vector as wide as those of ``sums``."""
+    """Return the indices of a vector from ``first`` on, as wide as the vectors of ``sums``."""
     lanes = sums.shape[-1]
     index = str(lanes.ty)
     return Ramp(tirx.const(first, index), tirx.const(1, index), int(lanes))

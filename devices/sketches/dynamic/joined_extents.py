@@ -1,9 +1,9 @@
-"""Kernels over the product of two dynamic extents, as kernels over one extent.
+"""Conversion of kernels over the product of two dynamic extents to kernels over one extent.
 
-    x.reshape(batch * tokens, width) @ weight          is over  batch.tokens
+    x.reshape(batch * tokens, width) @ weight          becomes a kernel over the extent  batch.tokens
 
-Views join samples and tokens to rows. Where a kernel depends on neither extent alone, its rows are those of the
-product.
+Views join samples and tokens to rows. If a kernel depends on the product only, and on neither extent alone, the product
+is its number of rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from tvm_ffi import structural_map, structural_walk
 from devices.sketches.dynamic.rows import dynamic_extents, tensors
 
 _JOINED = "."
-"""Between the names of the extents of a product: no dimension has it in its name."""
+"""Separator between the names of the extents of a product. Names of dimensions do not contain it."""
 
 
 def join_extents(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels over the product of two extents are kernels over one, with the same parameters."""
+    """Return a module in which kernels over the product of two extents are kernels over one extent, with the same
+    parameters."""
     functions = {
         variable: (_joined(function) if isinstance(function, PrimFunc) else None) or function
         for variable, function in module.functions.items()
@@ -33,7 +34,7 @@ def join_extents(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def factors(name: str) -> Sequence[str]:
-    """Return the names of the extents whose product an extent is, by its name."""
+    """Return the names of the factors of an extent, from its name."""
     return name.split(_JOINED)
 
 
@@ -47,14 +48,14 @@ def _joined(kernel: PrimFunc) -> PrimFunc | None:
     joined = generic.specialize({first: product, second: const(1, str(second.ty))})
     sizes = [size for each in tensors(joined) for size in each.ty.shape]
     if not any(isinstance(size, Var) and size.same_as(product) for size in sizes):
-        return None  # no axis tells what the product is
+        return None  # no axis has the product as its extent
     own = iter(joined.params)
     params = [next(own) if hasattr(each.ty, "shape") else each for each in kernel.params]
     return PrimFunc(params, joined.body, joined.ret_type, joined.attrs)
 
 
 def _is_over_product(kernel: PrimFunc, extents: Sequence[Var]) -> bool:
-    """Return true if the extents are nothing but factors of their product."""
+    """Return true if the extents occur only as factors of their product."""
 
     def without_product(node: Any) -> Any:
         is_product = any(node.a.same_as(one) and node.b.same_as(other) for one, other in (extents, extents[::-1]))

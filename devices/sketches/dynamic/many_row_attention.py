@@ -1,4 +1,4 @@
-"""Attention of many rows over dynamic extents, as groups of rows.
+"""Attention of many rows over dynamic extents, computed in groups of rows.
 
     parallel over samples, heads, parts of the keys
       keys                               in vectors of columns
@@ -6,15 +6,15 @@
       queries                            of the group
       for each part of the keys
         scores                           in registers: rows of the group times columns of the part
-        weights, lanes' largest          the scores with their mask; behind the last column -inf
-      largest; weights                   exp(weights - largest), and their sums
+        weights, lanes' largest          the scores with their mask; -inf after the last column
+      largest; weights                   exp(weights - largest), and the sums of these
       for each tile of the result
         sums                             in registers: rows of the group times places of the tile
         result                           sums / totals
 
-It is the program of :mod:`devices.sketches.rules.attention` with the extents of its inner loops fixed. Rows behind the
-last one are the last one again: its result is computed more than once, equally. So there is no smallest extent. The
-weights of a group stay in the cache: of 16 rows and 4,096 keys they are 256 KiB.
+This is the program of :mod:`devices.sketches.rules.attention` with fixed extents of the inner loops. Rows after the
+last one repeat the last row, whose result is then computed more than once, with equal values. So the number of rows has
+no lower limit. The weights of a group stay in the cache: 16 rows and 4,096 keys take 256 KiB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from devices.sketches.rules.attention.pattern import Attention
 from devices.sketches.rules.attention.program import LANES, lanes_of
 
 _MOST_ROWS = 16
-"""Of a group. Of more rows, TVM's compaction of buffers divides by zero."""
+"""Most rows of a group. With more rows, TVM's compaction of buffers divides by zero."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,20 @@ class AttentionTiles:
     """Extents of the inner loops. The defaults fit the registers of every processor."""
 
     rows: int = 4
-    """Of a group."""
+    """Rows of a group."""
     vectors: int = 1
-    """Vectors of columns of a part of the keys."""
+    """Vectors of columns in a part of the keys."""
     terms: int = 1
-    """Steps of a score's sum that are unrolled."""
+    """Unrolled steps of the sum of a score."""
     places: int = 1
-    """Vectors of a tile of the result."""
+    """Vectors in a tile of the result."""
     columns: int = 4
-    """Steps of a result's sum that are unrolled."""
+    """Unrolled steps of the sum of a result."""
 
     @classmethod
     def of(cls, trace: str | None) -> AttentionTiles:
-        """Return those that a trace of the rule "attention" (JSON text) decides; the defaults for another trace."""
+        """Return the tiles that a trace of the rule "attention" (JSON text) decides; the defaults for any other
+        trace."""
         if trace is None or not uses_attention(trace):
             return cls()
         steps, decisions = json.loads(trace)
@@ -65,7 +66,7 @@ class AttentionTiles:
 
 
 class ManyRows:
-    """The statements of one attention."""
+    """The program of one attention of many rows."""
 
     def __init__(self, attention: Attention, tiles: AttentionTiles, in_parallel: bool) -> None:
         self._attention = attention

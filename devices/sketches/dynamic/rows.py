@@ -1,8 +1,8 @@
 """The rows of a kernel: places along a dynamic extent that are computed independently of each other.
 
-A kernel over ``n`` images or ``n`` tokens computes row ``i`` of its results from row ``i`` of its arguments, in most
-cases. Any number of rows is then computed by kernels of fixed numbers of rows, one after the other. A softmax along the
-tokens, or a product of queries with all keys, has no such rows.
+In most cases, a kernel over ``n`` images or ``n`` tokens computes row ``i`` of its results from row ``i`` of its
+arguments. Kernels over fixed numbers of rows, one after the other, can then compute any number of rows. A softmax along
+the tokens, or a product of queries with all keys, has no such rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from devices.sketches.description.accesses import DATA_PARALLEL
 
 @dataclass(frozen=True)
 class Rows:
-    """Places of the rows of a buffer."""
+    """Position of the rows in a buffer."""
 
     axis: int
-    """Its dimension along the dynamic extent."""
+    """Dimension of the buffer along the dynamic extent."""
     each: int
-    """Places along it that belong to one row: 197 where images of 197 patches were joined."""
+    """Number of elements along this dimension that belong to one row: 197 if images of 197 patches were joined."""
 
 
 def dynamic_extents(function: PrimFunc) -> tuple[Var, ...]:
-    """Return the variables in the shapes of a kernel's parameters, in the order in which they occur; none where the
-    shapes are fixed. A variable that is no extent itself, of which shapes have multiples or sums, is a parameter
-    too; one that nothing reads is none."""
+    """Return the variables of a kernel's dynamic extents in order of occurrence: first those in the shapes of its
+    tensors, then its scalar parameters, if the body reads them. There are none if the shapes are fixed. A variable is
+    also a scalar parameter if it is no extent itself, but shapes contain multiples or sums of it."""
     read = [variable for each in tensors(function) for extent in each.ty.shape for variable in _variables(extent)]
     numbers = [each for each in function.params if not hasattr(each.ty, "shape")]
     read += [each for each in numbers if _reads(function.body, each)]
@@ -54,11 +54,11 @@ def is_dynamic(function: Any) -> bool:
 
 
 def rows_of(function: PrimFunc, extent: Var) -> Mapping[int, Rows] | None:
-    """Return the rows along ``extent`` of each tensor that has some, by its position among :func:`tensors`; None where
-    rows depend on each other.
+    """Return the rows of the tensors along ``extent``, by the position of each tensor among :func:`tensors`; None if
+    rows depend on each other. Tensors without such rows are left out.
 
-    Every block must run over its rows by a data-parallel axis of its own, which is the index of all buffers that have
-    rows, and nothing else. Rows can be computed again: none is made of what was in a result before.
+    Every block must run over its rows by one data-parallel axis, which is used only as the row index of buffers. It
+    must be possible to compute rows again: no row may depend on the earlier contents of a result.
     """
     loops, realized = _loops_and_leaves(function)
     if not realized or not all(_keeps_rows(each, loops, extent) for each in realized) or _updates(realized):
@@ -70,15 +70,15 @@ def rows_of(function: PrimFunc, extent: Var) -> Mapping[int, Rows] | None:
 
 
 def specialized(function: PrimFunc, extents: Mapping[Var, int]) -> PrimFunc:
-    """Return the kernel for fixed extents, whose parameters are the tensors of ``function``. ``extents``: all of
+    """Return the kernel for fixed extents. Its parameters are the tensors of ``function``. ``extents``: values of all
     :func:`dynamic_extents`."""
-    # TVM replaces parameters: the extents are made some.
+    # TVM can specialise parameters only, so the extents are made parameters.
     generic = PrimFunc([*extents, *tensors(function)], function.body, function.ret_type, function.attrs)
     return generic.specialize({extent: const(value, str(extent.ty)) for extent, value in extents.items()})
 
 
 def _rows(buffer: Any, extent: Var) -> Rows | None:
-    """Return where the rows of a buffer are; None where it has none."""
+    """Return the position of the rows in a buffer; None if it has none."""
     for axis, size in _sizes(buffer, extent):
         each = _multiple(size, extent)
         return None if each is None else Rows(axis, each)
@@ -86,7 +86,8 @@ def _rows(buffer: Any, extent: Var) -> Rows | None:
 
 
 def _is_regular(buffer: Any, extent: Var) -> bool:
-    """Return true if one axis of a buffer at most is along ``extent``, and a multiple of it."""
+    """Return true if at most one axis of a buffer depends on ``extent``, and its size is a constant times
+    ``extent``."""
     sizes = _sizes(buffer, extent)
     return not sizes or (len(sizes) == 1 and _multiple(sizes[0][1], extent) is not None)
 
@@ -101,7 +102,7 @@ def _sizes(buffer: Any, extent: Var) -> list[tuple[int, Any]]:
 
 
 def _multiple(size: Any, extent: Var) -> int | None:
-    """Return ``c`` of an extent ``c * n``."""
+    """Return ``c`` if a size is ``c * extent``; None for another size."""
     if isinstance(size, Var):
         return 1 if size.same_as(extent) else None
     if isinstance(size, Mul):
@@ -112,7 +113,7 @@ def _multiple(size: Any, extent: Var) -> int | None:
 
 
 def _loops_and_leaves(function: PrimFunc) -> tuple[dict[Any, For], list[SBlockRealize]]:
-    """Return the loops of a kernel by their variables, and its blocks without blocks inside."""
+    """Return the loops of a kernel by their variables, and its leaf blocks."""
     loops: dict[Any, For] = {}
     realized: list[SBlockRealize] = []
     structural_walk(
@@ -128,8 +129,7 @@ def _has_block(block: SBlock) -> bool:
 
 
 def _keeps_rows(realized: SBlockRealize, loops: Mapping[Any, For], extent: Var) -> bool:
-    """Return true if each place along the block's axis over ``extent`` touches its own rows alone, and the block runs
-    at all places."""
+    """Return true if the block runs for every row along ``extent``, and accesses only the elements of that row."""
     block = realized.block
     if not isinstance(realized.predicate, IntImm) or not int(realized.predicate):
         return False
@@ -149,7 +149,7 @@ def _keeps_rows(realized: SBlockRealize, loops: Mapping[Any, For], extent: Var) 
     touched = [each.buffer for each in stores]
     for each in stores:
         structural_walk(each.value, (TensorLoad, lambda load: touched.append(load.source)))
-    if not all(_is_regular(each, extent) for each in touched):  # here: an error within TVM's walks breaks the process
+    if not all(_is_regular(each, extent) for each in touched):  # an error within TVM's walks would crash the process
         return False
     keeps = True
 
@@ -162,7 +162,7 @@ def _keeps_rows(realized: SBlockRealize, loops: Mapping[Any, For], extent: Var) 
         return others
 
     def load(node: Any) -> Any:
-        # What is left of the statement must not read the row.
+        # The other indices are checked below: they must not depend on the row.
         read.extend(without_row(node.source, node.indices))
         return const(0, str(node.ty))
 
@@ -172,14 +172,14 @@ def _keeps_rows(realized: SBlockRealize, loops: Mapping[Any, For], extent: Var) 
         read += [structural_map(each, (TensorLoad, load)) for each in values]
     left = [variable for each in read for variable in undefined_vars(each)]
     rowwise = [extent, *(each.var for each in axes)]
-    # A buffer that is left is handed on as a pointer.
+    # A buffer that is still there is passed on as a pointer.
     return keeps and not any(
         hasattr(variable.ty, "shape") or any(variable.same_as(each) for each in rowwise) for variable in left
     )
 
 
 def _updates(realized: Sequence[SBlockRealize]) -> bool:
-    """Return true if blocks of one statement write a buffer that was read before it was written."""
+    """Return true if blocks read a buffer before they write it."""
     read: set[Any] = set()
     written: set[Any] = set()
     for block in (each.block for each in realized):
@@ -195,7 +195,7 @@ def _is_zero(first: Any, loop: For | None) -> bool:
 
 
 def _bounds(value: Any, loops: Mapping[Any, For]) -> list[Any]:
-    """Return the extents of the loops that a value is made of."""
+    """Return the bounds (first values and extents) of the loops whose variables a value contains."""
     return [bound for each in undefined_vars(value) if each in loops for bound in (loops[each].min, loops[each].extent)]
 
 

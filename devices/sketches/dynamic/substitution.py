@@ -1,4 +1,4 @@
-"""Kernels on other tensors than their own: the parameters of a kernel that they become a part of."""
+"""Substitution of a kernel's tensors by those of another kernel that it becomes a part of."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_map
 
 Moved = Callable[[Any, Sequence[Any]], list[Any]]
-"""Takes a tensor and a place in it, and returns the place in the tensor that stands for it."""
+"""A function that takes a tensor and indices in it, and returns the indices in the tensor that replaces it."""
 
 
 def on_tensors(body: Stmt, theirs: Mapping[Any, Any], moved: Moved = lambda _, indices: list(indices)) -> Stmt:
-    """Return a statement that reads and writes other tensors.
+    """Return a statement in which tensors are replaced by others.
 
     Args:
         body: the statement.
-        theirs: the tensor that stands for each one; others stay.
-        moved: the places in them.
+        theirs: the replacement of each tensor; other tensors stay.
+        moved: returns the indices in the replacement.
 
-    Raises ValueError where it hands one of them on otherwise than by its places.
+    Raises ValueError if the statement passes a replaced tensor on as a pointer, not by indices.
     """
 
     def load(node: Any) -> Any:

@@ -1,12 +1,12 @@
-"""Tiles of rows on several threads, which do not wait for each other between the tiles.
+"""Tiles of rows on several threads that do not wait for each other between tiles.
 
-A tile is one parallel loop, in most cases. Of that each thread takes its part, tile after tile:
+In most cases a tile is one parallel loop. Each thread computes its part of this loop, tile after tile:
 
     parallel thread in threads:
         for each tile:
             for i in extent * thread // threads .. extent * (thread + 1) // threads
 
-A parallel loop for each tile would cost a launch and a wait for the slower thread each time.
+A separate parallel loop for each tile would cost a launch and a wait for the slowest thread each time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def can_be_shared(tile: PrimFunc, overlaps: bool) -> bool:
 
     Args:
         tile: a scheduled kernel, or one without a schedule.
-        overlaps: rows may be computed by two tiles, at the same time then. Each result must be stored once and whole.
+        overlaps: true if two tiles may compute the same rows. They may then do so at the same time, so each result must
+            be stored only once, in its final value.
     """
     root = tile.body.block if isinstance(tile.body, SBlockRealize) else None
     if root is None or (overlaps and _accumulates(tile)):
@@ -45,18 +46,20 @@ def can_be_shared(tile: PrimFunc, overlaps: bool) -> bool:
     statements = root.body.seq if isinstance(root.body, SeqStmt) else [root.body]
     computing = [each for each in statements if not _changes_layout(each)]
     inner = [loop for each in computing for loop in _parallel_loops(each)]
-    # Several statements depend on each other: one thread may compute them, several must wait in between.
+    # Several statements depend on each other: one thread can compute them in turn, several threads would have to wait
+    # in between.
     return not inner or (len(computing) == 1 and len(inner) == 1 and inner[0].same_as(computing[0]))
 
 
 def is_serial(tile: PrimFunc) -> bool:
-    """Return true for a tile that one thread computes: starting others for it alone takes longer than a row."""
+    """Return true for a tile that one thread computes. For such a tile alone, starting other threads would take longer
+    than the work."""
     return all(isinstance(loop.extent, IntImm) and int(loop.extent) == 1 for loop in _parallel_loops(tile.body))
 
 
 def part_of_thread(tile: Stmt, thread: Var, threads: int, step: Var) -> Stmt:
-    """Return what a thread does of the statement of a tile. ``step``: number of the tile. A tile without a parallel
-    loop is computed by one thread, and the next one by the next."""
+    """Return the part of a tile's statement that a thread computes. ``step``: number of the tile. If a tile has no
+    parallel loop, one thread computes all of it; threads take such tiles in turn."""
     dtype = str(thread.ty)
     if isinstance(tile, SBlockRealize):
         block = tile.block
@@ -86,8 +89,8 @@ def _changes_layout(statement: Stmt) -> bool:
 
 
 def _accumulates(tile: PrimFunc) -> bool:
-    """Return true if a parameter is written more than once at a place, as a sum is that grows there; true too where an
-    instruction writes through another name of a buffer."""
+    """Return true if an element of a parameter may be written more than once, as by a sum that is accumulated there.
+    True too if a buffer has a second name, through which an instruction may write."""
     found = False
 
     def visit(block: SBlock) -> None:

@@ -1,4 +1,4 @@
-"""The tiles that compute a number of rows, as :func:`devices.sketches.dynamic.tiled_kernel.tiled_kernel` runs them."""
+"""The numbers of tiles that :func:`devices.sketches.dynamic.tiled_kernel.tiled_kernel` runs for a number of rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def tile_counts(rows: int, sizes: Collection[int], overlap: int = 0) -> Counter[
     Args:
         rows: the number of rows, at least that of the smallest tile.
         sizes: the number of rows of each tile.
-        overlap: the most rows that a tile may compute again where smaller tiles would be needed else.
+        overlap: the most rows that a tile may compute again to avoid smaller tiles.
     """
     counts: Counter[int] = Counter()
     left = rows
     ordered = sorted(sizes, reverse=True)
     for size, smaller in zip(ordered, [*ordered[1:], 0], strict=True):
-        # The fewest rows that a tile is for; the smallest tile is for any.
+        # The fewest rows for which a tile of this size runs; the smallest tile runs for any number.
         fewest = max(smaller + 1, size - overlap) if smaller else 1
         is_last = fewest < size and size <= rows and left % size >= fewest
         counts[size] += left // size + is_last

@@ -1,15 +1,16 @@
-"""Kernels over a dynamic number of rows, made of kernels of fixed numbers of rows.
+"""Kernels over a dynamic number of rows, composed of kernels over fixed numbers of rows.
 
     for each tile of 8 in n:          rows first .. first + 8 by the kernel of 8 rows
     for each tile of 4 in n % 8:      by the kernel of 4 rows
     for each row of n % 4:            by the kernel of one row
 
-A tile may begin within the one before, where that saves smaller ones: 7 rows by two tiles of 4. Rows that two tiles
-compute have the same value. The smallest tile does so wherever it does not divide what is left.
+A tile may overlap the one before if that saves smaller tiles: two tiles of 4 compute 7 rows. Rows that two tiles
+compute have the same values. The smallest tile overlaps whenever it does not divide the rows that are left.
 
 A kernel over several extents (images times tokens) is tiled along one of them, in loops over the others.
 
-Threads meet once, behind the last tile, where each tile is one parallel loop (:mod:`devices.sketches.dynamic.threads`).
+If each tile is one parallel loop, threads synchronise only once, after the last tile
+(:mod:`devices.sketches.dynamic.threads`).
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ from devices.sketches.plain_weights import LAYOUT_REWRITE
 
 
 class LayoutMismatchError(ValueError):
-    """A kernel wants a weight in another layout than those of more rows, or cannot run on a part of its tensors.
+    """A kernel expects a weight in another layout than the kernels of more rows, or cannot run on a part of its
+    tensors.
 
     Args:
-        size: its number of rows.
-        reason: what is wrong.
+        size: number of rows of the kernel.
+        reason: the reason, as part of a sentence.
     """
 
     def __init__(self, size: int, reason: str) -> None:
@@ -65,34 +67,34 @@ def tiled_kernel(
     overlap: int = 0,
     threads: int = 1,
 ) -> PrimFunc:
-    """Return ``kernel`` computed by kernels of fixed numbers of rows.
+    """Return a kernel that computes ``kernel`` by kernels over fixed numbers of rows.
 
     Args:
         kernel: the kernel over dynamic extents.
-        extent: the one that is tiled. It is never smaller than the smallest number of rows.
-        rows: the rows of its tensors along each extent (see :func:`devices.sketches.dynamic.rows.rows_of`).
+        extent: the extent that is tiled. It is never smaller than the smallest number of rows in ``fixed``.
+        rows: the rows of the kernel's tensors along each extent (see :func:`devices.sketches.dynamic.rows.rows_of`).
         fixed: a scheduled kernel for each number of rows, with one row along each other extent. The largest tiles come
             first.
-        overlap: the most rows that a tile may compute again where smaller tiles would be needed else.
-        threads: how many compute it.
+        overlap: the most rows that a tile may compute again to avoid smaller tiles.
+        threads: number of threads that run the kernel.
 
     Raises :class:`LayoutMismatchError`.
     """
     dtype = str(extent.ty)
     outer = {each: Var(f"at_{each.name}", str(each.ty)) for each in rows if not each.same_as(extent)}
     conversions: list[_Conversion] = []
-    # The smallest tile always overlaps, where it has several rows.
+    # The smallest tile may always overlap, if it has several rows.
     overlaps = overlap > 0 or min(fixed) > 1
     thread = Var("thread", dtype)
-    # Where the search wants one thread for all tiles, starting others takes longer than the work.
+    # If the schedules of all tiles use one thread, starting other threads takes longer than the work.
     is_shared = threads > 1 and not all(map(is_serial, fixed.values()))
     is_shared = is_shared and all(can_be_shared(each, overlaps) for each in fixed.values())
 
     def tiles_of(sizes: Sequence[int], left: Any) -> Stmt:
-        """Return tiles of these sizes, descending, that compute the last ``left`` rows."""
+        """Return tiles of these sizes, in descending order, that compute the last ``left`` rows."""
         size, *smaller = sizes
         tile = _Tile(fixed[size], kernel, rows, size, conversions)
-        # The fewest rows that a tile is for.
+        # The fewest rows for which a tile of this size runs.
         fewest = max(smaller[0] + 1, size - overlap) if smaller else 1
         step, first = Var("step", dtype), Var("first", dtype)
         begin, count = extent - left + step * size, floordiv(left + (size - fewest), const(size, dtype))
@@ -109,7 +111,8 @@ def tiled_kernel(
             return whole
         left = floormod(left, const(size, dtype))
         others = tiles_of(smaller, left)
-        # A condition in place of fewer rows left: each size's count would have that of the sizes before it twice.
+        # A condition, instead of an expression for the rows left: that would contain the count of the larger sizes
+        # twice at each size.
         if fewest < size:
             others = IfThenElse(Or(extent < size, left < fewest), others, None)
         return SeqStmt([whole, others])
@@ -131,7 +134,7 @@ def tiled_kernel(
 
 
 class _Conversion:
-    """A change of the layout of a weight, or its transformation by Winograd's algorithm, which TVM moves out of the
+    """A block that changes the layout of a weight or transforms it (Winograd's algorithm). TVM moves it out of the
     kernel."""
 
     def __init__(self, block: SBlock, statement: Stmt) -> None:
@@ -140,12 +143,13 @@ class _Conversion:
 
     @property
     def is_move(self) -> bool:
-        """True if the packed weight has the values of the weight, each once, in other places."""
-        # Overlapping tiles and blocks of a library have some twice: their indices are expressions.
+        """True if the packed weight is a permutation of the weight: it has the same values, each once."""
+        # Overlapping tiles and a library's blocks of columns repeat some values: their indices are expressions.
         return isinstance(self._value, TensorLoad) and all(isinstance(each, Var) for each in self._value.indices)
 
     def place(self, indices: Sequence[Any]) -> list[Any]:
-        """Return the place in the packed weight of a place in the weight, of one that has its values."""
+        """Return the indices in the packed weight for indices in the weight. Only for a permutation
+        (:attr:`is_move`)."""
         known = dict(zip(self._value.indices, indices, strict=True))
         return [structural_map(each, (Var, lambda axis: known.get(axis, axis))) for each in self._place]
 
@@ -155,7 +159,7 @@ class _Conversion:
 
 
 class _Tile:
-    """A kernel of fixed rows as a part of another one."""
+    """A kernel over a fixed number of rows, as a part of another kernel."""
 
     def __init__(
         self,
@@ -165,7 +169,7 @@ class _Tile:
         size: int,
         conversions: list[_Conversion],
     ) -> None:
-        self._function = renew_defs(function)  # the kernels of several sizes share no variable
+        self._function = renew_defs(function)  # the kernels of several sizes must not share variables
         self._theirs = dict(zip(self._function.params, tensors(kernel), strict=True))
         self._rows = {
             param: [(each, found[at]) for each, found in rows.items() if at in found]
@@ -175,8 +179,8 @@ class _Tile:
         self._conversions = conversions
 
     def at(self, first: Mapping[Var, Any]) -> Stmt:
-        """Return its body on the rows from ``first`` on, along each extent. Its changes of the layout of weights are
-        added to the common ones, unless they are there."""
+        """Return the kernel's body on the rows from ``first`` on, along each extent. Its conversions of weights are
+        added to the common ones, unless equal ones are there."""
 
         def moved(tensor: Any, indices: Sequence[Any]) -> list[Any]:
             result = list(indices)
@@ -207,7 +211,8 @@ class _Tile:
             else:
                 raise LayoutMismatchError(self._size, f"it wants {conversion.weight.name} in another layout")
         inner = on_tensors(kept[0] if len(kept) == 1 else SeqStmt(kept), known)
-        # A kernel without a schedule reads weights as they come: here, as the others want them.
+        # A kernel without a schedule reads weights in their original layout. It now reads them in the layout of the
+        # others.
         for conversion in self._conversions:
             if any(conversion.packed.same_as(each) for each in (*own, *known.values())):
                 continue
@@ -228,7 +233,7 @@ def _reads(body: Stmt, buffer: Any) -> bool:
 
 
 def _reading_packed(body: Stmt, conversion: _Conversion) -> Stmt:
-    """Return a statement that reads a weight in its other layout."""
+    """Return a statement that reads the packed weight instead of the original one."""
     weight, packed = conversion.weight, conversion.packed
 
     def load(node: Any) -> Any:

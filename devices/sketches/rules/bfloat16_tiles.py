@@ -1,7 +1,7 @@
-"""Products of bfloat16 on tensor cores: TVM's rule, with WMMA instructions that TVM has none of.
+"""Products of bfloat16 on tensor cores: TVM's sketch rule, with WMMA instructions that TVM does not register.
 
-TVM registers the instructions for float16 and bytes alone. Those for bfloat16 differ in the type only; GPUs have them
-from compute capability 8.0 on. Sums are float32.
+TVM registers these instructions for float16 and bytes only. The instructions for bfloat16 differ only in the type; GPUs
+have them from compute capability 8.0 on. Sums are float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _NAME = "wmma_{}_16x16x16_bf16"
 
 
 def bfloat16_rules(module: tvm.IRModule, target: Target) -> list[ms.ScheduleRule]:
-    """Return the rule for a program with operands of bfloat16, on a GPU that multiplies them in tiles; else none."""
+    """Return the rule if the program has arguments of bfloat16 and the GPU multiplies them on tensor cores; else an
+    empty list."""
     found = re.fullmatch(r"sm_(\d+)[a-z]?", str(target.attrs.get("arch", ""))) if target.kind.name == "cuda" else None
     if found is None or int(found[1]) < _FIRST:
         return []
@@ -31,7 +32,8 @@ def bfloat16_rules(module: tvm.IRModule, target: Target) -> list[ms.ScheduleRule
         return []
     reuse = ms.schedule_rule.ReuseType
     return [
-        # As TVM's own rule for float16. Its code generator has no vectors of more than eight numbers of bfloat16.
+        # As TVM's own rule for float16, except that TVM's code generator supports vectors of up to eight bfloat16
+        # numbers.
         ms.schedule_rule.MultiLevelTilingTensorCore(
             [_group(""), _group("_trans")],
             "SSSRRSRS",
@@ -46,7 +48,7 @@ def bfloat16_rules(module: tvm.IRModule, target: Target) -> list[ms.ScheduleRule
 
 
 def _group(b: str) -> dict[str, str]:
-    """Return the names of the instructions, ``b`` after those for the right operand."""
+    """Return the names of the instructions. ``b``: suffix of the names that concern the right operand."""
     return {
         "init": "wmma_fill_16x16x16_f32",
         "load_a": f"{_NAME.format('load')}_a_shared_dyn",
@@ -62,7 +64,7 @@ def has_bfloat16_tiles() -> bool:
 
 
 def register_bfloat16_tiles(cuda: Any) -> None:
-    """Register the instructions. ``cuda``: TVM's module of CUDA's, which is loaded before."""
+    """Register the instructions. ``cuda``: TVM's module of CUDA intrinsics, already loaded."""
     for b, transposed in (("", False), ("_trans", True)):
         group = _group(b)
         TensorIntrin.register(group["load_b"], *cuda.get_wmma_load_intrin(*_SIZE, _TYPE, _SCOPE, True, transposed))

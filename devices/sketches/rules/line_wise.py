@@ -1,15 +1,15 @@
 """Sketch rule "line-wise": element-wise kernels along the lines that they write (CPU).
 
-MetaSchedule makes one loop of all axes of such a kernel and leaves nothing open. Where an input is no line of the same
-length (parts of a wider tensor, as the gates of a recurrent cell; images that are enlarged) its places are then
-divisions and remainders, and nothing is vectorised. Here the axes stay separate, but for those that can be merged for
-all operands:
+MetaSchedule fuses all axes of such a kernel into one loop and leaves no decision open. If an input does not have lines
+of the same length (parts of a wider tensor, as the gates of a recurrent cell; images that are enlarged), its indices
+are then divisions and remainders, and nothing is vectorised. In this rule, only axes that can be merged for all
+operands are fused:
 
     parallel over fused outer axes
-      along the line                    in parallel as well where there are few lines
+      along the line                    also in parallel if there are few lines
         a tile of it                    vectorised
 
-A tile of one element leaves the vectors to LLVM.
+If the tile is one element, LLVM decides on vectorisation.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from devices.sketches.strides import alike, strides_of
 
 LINE_WISE = "line-wise"
 MAX_LANES = 64
-# Number of lines that is enough for all cores.
+# From this number of lines on, there is enough work for all cores.
 MANY_LINES = 64
 
 
 def line_wise(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the line-wise design space of ``mod`` (its function ``main``); none where something is reduced, another
-    rule is for the kernel (tiles, copies), or several blocks are left.
+    """Return the line-wise design space of ``mod`` (its function ``main``); none if the kernel has a reduction, another
+    rule handles it (tiled transposes, row copies), or several blocks are left after inlining.
 
     The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
@@ -65,7 +65,7 @@ def _apply(sch: Schedule, target: Target) -> bool:
 
 
 def _is_element_wise(block: SBlock) -> bool:
-    """Return true if a block computes each element by itself, and its last axis is that of the lines that it writes."""
+    """Return true if a block computes each element independently, and writes lines along its last axis."""
     store = block.body
     if not isinstance(store, BufferStore) or not block.iter_vars:
         return False

@@ -1,4 +1,4 @@
-"""Application of a rule that makes one schedule of a program, or none."""
+"""Application of a sketch rule that makes at most one schedule of a program."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tvm.target import Target
 
 
 def one_sketch(mod: IRModule, target: Target, rule: Callable[[Schedule, Target], bool]) -> list[Schedule]:
-    """Return the schedule that ``rule`` makes of ``mod`` for a CPU; none for other targets, where the rule returns
-    false, and where TVM's primitives refuse the program (other sketches serve it)."""
+    """Return the schedule that ``rule`` makes of ``mod`` for a CPU. The list is empty for other targets, if the rule
+    returns false, and if TVM's primitives refuse the program, for which there are other sketches."""
     if target.kind.name != "llvm":
         return []
     try:

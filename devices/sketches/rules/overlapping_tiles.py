@@ -1,14 +1,14 @@
-"""Sketch rule "overlapping-tiles": products whose extents have no divisor that fits a tile (CPU).
+"""Sketch rule "overlapping-tiles": products with extents that no good tile size divides (CPU).
 
-Schedules cut loops into equal parts. 197 rows, the tokens of a vision transformer, have none: a tile is one row, or all
-of them. Here the axis ``a`` of ``n`` iterations is written as tiles of ``s``, of which the last one ends with the axis
-and overlaps the one before:
+Schedules cut loops into equal parts. The number of tokens of a vision transformer, 197, is prime: a tile is one row, or
+all of them. This rule writes an axis ``a`` of ``n`` iterations as tiles of ``s`` iterations. The last tile ends with
+the axis and overlaps the one before:
 
     a = min(s * tile + inside, n - s + inside)
 
-What two tiles compute twice is equal. There is no remainder and no padding: the rewritten program is scheduled by the
-rule "register-blocked". An annotation of the root block, :data:`TILES`, tells for which rewritten program a trace is;
-TVM alone cannot replay it.
+Rows that two tiles compute have equal results. There is no remainder and no padding. The rule "register-blocked"
+schedules the rewritten program. An annotation of the root block, :data:`TILES`, identifies the rewritten program that a
+trace applies to. TVM alone cannot replay such a trace.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from devices.sketches.rules.register_blocked import Reduction, block_registers, 
 
 OVERLAPPING_TILES = "overlapping-tiles"
 TILES = "fleet_tune.overlapping_tiles"
-"""Annotation of the root block: JSON text of pairs of an axis, its position in the main block, and the size of its
-tiles."""
+"""Annotation of the root block: JSON text of pairs. Each has the position of an axis in the main block, and the size of
+its tiles."""
 _CPU = Target({"kind": "llvm"})
 _ROWS = range(4, 33)
-"""Rows of a tile that a schedule can make by itself."""
+"""Rows of a tile for which an axis needs no overlapping tiles: one of them divides it."""
 _NEW_ROWS = range(6, 13)
-"""Rows of a tile that keep the units busy whatever the number of vectors beside them."""
+"""Rows of an overlapping tile: they keep the arithmetic units busy with any number of vectors in a row."""
 _LANES = (64, 48, 32, 16)
-"""Lanes of a tile: whole vectors of the widest registers."""
+"""Lanes of an overlapping tile: whole vectors of the widest registers."""
 _PARTS = range(8, 65, 8)
-"""Lanes of a tile that a schedule can make by itself, of whole vectors and a part of one."""
+"""Lanes of a tile without overlap: whole vectors, and possibly a part of one."""
 _MOST_TWICE = 1 / 20
-"""Share of an axis that may be computed twice in place of parts of vectors."""
+"""Largest share of an axis that may be computed twice in order to avoid parts of vectors."""
 
 Tiling = tuple[tuple[int, int], ...]
-"""Axes and the sizes of their tiles."""
+"""Pairs of an axis and the size of its tiles."""
 
 
 def overlapping_tiles(module: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the design spaces of ``module`` (its function ``main``) with overlapping tiles; none where schedules can
-    cut its axes well, and where the rule "register-blocked" does not apply.
+    """Return the design spaces of ``module`` (its function ``main``) with overlapping tiles; none if good tile sizes
+    divide its axes, or if the rule "register-blocked" does not apply.
 
     The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
@@ -66,15 +66,15 @@ def overlapping_tiles(module: tvm.IRModule, target: Target) -> list[Schedule]:
     for tiling in product.tilings():
         schedule = Schedule(product.rewritten(tiling), seed=1, debug_mask="none", error_render_level="none")
         if block_registers(schedule, target):
-            # At the end: see the rule "winograd".
+            # Last: see the rule "winograd".
             schedule.annotate(schedule.get_sblock("root", "main"), TILES, json.dumps(tiling))
             schedules.append(schedule)
     return schedules
 
 
 def tiling_of(instructions: Sequence[Sequence[Any]]) -> Tiling | None:
-    """Return the tiles that a trace is for; None where its program is as it was. ``instructions``: kind, inputs,
-    attributes and outputs of each, as the trace's JSON has them."""
+    """Return the tiling from a trace of this rule; None for a trace of another program. ``instructions``: kind, inputs,
+    attributes and outputs of each, as in the trace's JSON."""
     for kind, inputs, attributes, *_ in instructions:
         if kind == "Annotate" and attributes[0] == TILES:
             return tuple((int(axis), int(size)) for axis, size in json.loads(json.loads(inputs[1])))
@@ -82,21 +82,21 @@ def tiling_of(instructions: Sequence[Sequence[Any]]) -> Tiling | None:
 
 
 def with_overlapping_tiles(module: tvm.IRModule, tiling: Tiling) -> tvm.IRModule | None:
-    """Return the program with such tiles; None where it is another kind of program, or an axis is shorter than its
-    tiles, which would begin before it."""
+    """Return the program with such tiles; None if it is another kind of program, or if an axis is shorter than its
+    tiles, so that a tile would begin before the axis."""
     product = _Product.of(module)
     return product.rewritten(tiling) if product is not None and product.has(tiling) else None
 
 
 class _Product:
-    """A program of one reduction, what it reads (paddings), and what is computed of each of its results."""
+    """A program of one reduction, with its paddings and its epilogue."""
 
     def __init__(self, main: PrimFunc, block: SBlock, shape: Reduction, epilogue: SBlock | None) -> None:
         self._main, self._block, self._shape, self._epilogue = main, block, shape, epilogue
 
     @classmethod
     def of(cls, module: tvm.IRModule) -> _Product | None:
-        """Return the product that ``module`` computes; None where it computes something else."""
+        """Return the product that ``module`` computes; None if it computes something else."""
         found: list[SBlock] = []
         structural_walk(module["main"].body.block.body, (SBlock, found.append))
         names = [block.name_hint for block in found if describe_reduction(block) is not None]
@@ -123,7 +123,7 @@ class _Product:
         )
 
     def tilings(self) -> list[Tiling]:
-        """Return the tiles that are worth a sketch."""
+        """Return the tilings that are worth a sketch."""
         shape = self._shape
         rows = [axis for axis in shape.tiled if _has_no_rows(shape.extents[axis])]
         extent = shape.extents[shape.vector]
@@ -141,8 +141,8 @@ class _Product:
         return all(size <= self._shape.extents[axis] for axis, size in tiling)
 
     def _weights(self) -> list[Any]:
-        """Return the loads of constants along the axis of the vectors; None for one that does not run along the last
-        dimension alone."""
+        """Return the loads of constants that depend on the vector axis. An entry is None if the axis occurs elsewhere
+        than in the last index."""
         constant = [self._main.params[int(at)] for at in (self._main.attrs or {}).get("layout_free_buffers", [])]
         vector = axes_of(self._block)[self._shape.vector]
         loads: list[Any] = []
@@ -156,7 +156,7 @@ class _Product:
         return found
 
     def rewritten(self, tiling: Tiling) -> tvm.IRModule:
-        """Return the program with such tiles."""
+        """Return the program with the tiles of ``tiling``."""
         block, axes, vector = self._block, axes_of(self._block), self._shape.vector
         index = str(axes[0].ty.dtype)
         spatial = len(block.writes[0].source.shape)
@@ -169,7 +169,7 @@ class _Product:
         known: dict[Any, Any] = dict(zip(axes, [*variables[:spatial], *variables[count:]], strict=True))
         for at, size in sizes.items():
             known[axes[at]] = tirx.min(variables[at] * size, extents[at] - size) + inside[at]
-        # Tiles first: the register tile is made of the axes that come last.
+        # Tile numbers come first, because the register tile is made of the last axes.
         order = sorted(range(count), key=lambda at: at not in sizes)
         if vector not in sizes:
             order.remove(vector)
@@ -194,7 +194,7 @@ class _Product:
         return tvm.IRModule({"main": self._with(body, after, tiles, held)})
 
     def _weights_in_tiles(self, count: int, lanes: int, index: str) -> dict[Any, Any]:
-        """Return the buffer of the weights along the axis of the vectors in tiles, by that of the weights."""
+        """Return the buffers of weights in tiles along the vector axis, by the buffers of the original weights."""
         sources = {load.source: None for load in self._weights()}
         return {
             source: buffer_of(
@@ -204,7 +204,7 @@ class _Product:
         }
 
     def _after(self, tiles: Any, place: Sequence[Any], known: dict[Any, Any], shape: Sequence[int]) -> Stmt:
-        """Return the nest that computes the program's result from the tiles."""
+        """Return the loop nest that computes the program's result from the tiles."""
         results = self._block.writes[0].source
         at = [known[axis] for axis in axes_of(self._block)[: len(results.shape)]]
         block = self._epilogue
@@ -217,7 +217,7 @@ class _Product:
 
             value = structural_map(block.body.value, (TensorLoad, load))
             store = BufferStore(block.body.buffer, replaced(value, dict(zip(axes_of(block), at, strict=True))), at)
-        # Variables of its own: a block does not share them with another one.
+        # New variables, because two blocks must not share any.
         fresh = variables_of(len(place), str(place[0].ty.dtype))
         names = dict(zip(place, fresh, strict=True))
         renamed = BufferStore(
@@ -226,8 +226,8 @@ class _Product:
         return nest("epilogue" if block is None else str(block.name_hint), shape, fresh, renamed)
 
     def _with(self, product: Stmt, after: Stmt, tiles: Any, held: Mapping[Any, Any]) -> PrimFunc:
-        """Return the function with new nests in place of those of the product and its epilogue, and weights in tiles
-        (``held``) in place of the original ones."""
+        """Return the function in which the nests of the product and its epilogue are replaced by the new ones, and the
+        weights by weights in tiles (``held``)."""
         root = self._main.body.block
         replacements = {str(self._block.name_hint): [product]}
         if self._epilogue is None:
@@ -246,14 +246,14 @@ class _Product:
         function = PrimFunc(params, SBlockRealize([], True, body), self._main.ret_type)
         attributes = dict(self._main.attrs)
         if held:
-            # What else is constant is read across tiles, where TVM cannot change its layout.
+            # Other constants are read across tiles, so TVM cannot change their layout.
             changed = [at for at, param in enumerate(params) if any(param.same_as(new) for new in held.values())]
             attributes["layout_free_buffers"] = changed
         return function.with_attr(attributes)
 
 
 def _in_tiles(held: Mapping[Any, Any], tile: Any, lane: Any) -> Callable[[Any], Any]:
-    """Return what replaces the loads of weights by those of their tiles."""
+    """Return a function that replaces loads of weights by loads of the weights in tiles."""
 
     def load(node: Any) -> Any:
         changed = next((new for old, new in held.items() if old.same_as(node.source)), None)
@@ -281,21 +281,22 @@ def _has_no_lanes(extent: int) -> bool:
 
 
 def _lanes(extent: int) -> int:
-    """Return the lanes of tiles that compute the least twice, the most of those."""
+    """Return the number of lanes with which the fewest elements are computed twice. If several are equal, it is the
+    largest."""
     return min((each for each in _LANES if each < extent), key=lambda each: ceil(extent / each) * each)
 
 
 def element_of_tile(weight: Any, tiles: Any, at: Sequence[Any]) -> Any:
-    """Return the element ``at`` of weights in overlapping tiles. ``weight``: buffer (..., n); ``tiles``: the buffer
-    (..., tiles, lanes)."""
+    """Return the element ``at`` of weights in overlapping tiles. ``weight``: buffer (..., n); ``tiles``: buffer (...,
+    tiles, lanes)."""
     *outer, tile, lane = at
     extent, lanes = int(weight.shape[-1]), int(tiles.shape[-1])
     return weight[(*outer, tirx.min(tile * lanes, extent - lanes) + lane)]
 
 
 def _sizes(extent: int) -> list[int]:
-    """Return the two sizes of tiles that compute the fewest rows twice, those with more divisors of the number of tiles
-    first."""
+    """Return the two tile sizes with which the fewest rows are computed twice. Among equals, sizes come first whose
+    number of tiles has more divisors."""
 
     def cost(size: int) -> tuple[int, int]:
         count = ceil(extent / size)

@@ -1,8 +1,8 @@
 """Sketch rule "register-blocked": kernels that accumulate a tile of the output in registers (CPU).
 
-MetaSchedule's multi-level tiling accumulates in the output buffer, so that every multiply-accumulate loads and stores
-its sum. The kernels below keep a small tile of sums in a local buffer whose loops are unrolled and vectorised, so that
-LLVM holds it in registers over all reduction loops:
+MetaSchedule's multi-level tiling accumulates in the output buffer, so every multiply-accumulate loads and stores its
+sum. The kernels of this rule keep a small tile of sums in a local buffer. The loops over the tile are unrolled and
+vectorised, so LLVM holds the tile in registers over all reduction loops:
 
     parallel over fused outer tiles (S0)
       middle tiles (S1)
@@ -11,8 +11,8 @@ LLVM holds it in registers over all reduction loops:
           tile += a * b               unrolled, vectorised (S2)
         output = epilogue(tile)       unrolled, vectorised
 
-Everything that is open (tile sizes, the place of the padding) is a sampling instruction of the trace, so that a record
-of such a schedule loads into TVM as a MetaSchedule record.
+Every open decision (tile sizes, the place of the padding) is a sampling instruction of the trace. So TVM loads a record
+of such a schedule like any MetaSchedule record.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_LANES = 64
 MIN_LANES = 4
 # The innermost non-vector axis of the register tile; more accumulators than this never fit the register file.
 MAX_TILE = 32
-# The other axes of the register tile: a second or third row helps where the innermost axis is short.
+# The other axes of the register tile: a second or third row helps if the innermost axis is short.
 MAX_OUTER_TILE = 4
 # Innermost reduction loops.
 MAX_REDUCTION_TILE = 64
@@ -48,13 +48,13 @@ MAX_REDUCTION_TILE = 64
 
 @dataclass(frozen=True)
 class Reduction:
-    """A block ``C[spatial] += f(...)`` as the rule sees it; axes are positions among the block's loops."""
+    """A block ``C[spatial] += f(...)``, described for the rule. Axes are positions among the block's loops."""
 
     name: str
     extents: tuple[int, ...]
     batch: tuple[int, ...]
-    """Axes of one iteration, and axes that index every one of several operands, so that nothing is reused along them:
-    they are only run in parallel."""
+    """Axes of one iteration, and axes that index all of several operands. Nothing is reused along them, so they only
+    run in parallel."""
     tiled: tuple[int, ...]
     """Other spatial axes, without ``vector``."""
     vector: int
@@ -63,7 +63,7 @@ class Reduction:
 
 
 def register_blocked(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the register-blocked design spaces of ``mod`` (its function ``main``); none where the rule does not apply.
+    """Return the register-blocked design spaces of ``mod`` (its function ``main``); none if the rule does not apply.
 
     The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
@@ -71,7 +71,7 @@ def register_blocked(mod: tvm.IRModule, target: Target) -> list[Schedule]:
 
 
 def block_registers(sch: Schedule, target: Target) -> bool:
-    """Schedule the function ``main``; false where the rule does not apply."""
+    """Schedule the function ``main``; false if the rule does not apply."""
     main = _inline_and_find_main(sch, target)
     if main is None:
         return False
@@ -118,24 +118,25 @@ def block_registers(sch: Schedule, target: Target) -> bool:
 
 def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
     """Vectorise the padding along its channels, and leave its place open: at the root, where it runs in parallel before
-    the main block, or inside of its loops, where it stays in cache."""
+    the main block, or inside of the main block's loops, where it stays in the cache."""
     loops = sch.get_loops(padding)
     channels = int(sch.get(loops[-1]).extent)
-    # A proper divisor: a block that covers all channels has no channel axis left, and cannot be moved any more.
+    # The lanes are a proper divisor: a block that covers all channels has no channel axis left, and cannot be moved.
     lanes = max(n for n in range(1, MAX_LANES + 1) if channels % n == 0 and (n < channels or n == 1))
     if lanes >= MIN_LANES:
         rest, vector = sch.split(loops[-1], [None, lanes])
         sch.vectorize(vector)
         padding = sch.blockize(vector)
         loops = [*loops[:-1], rest]
-    # This matters where the padding stays at the root; moving it makes new, serial loops.
+    # This matters only if the padding stays at the root: a move makes new, serial loops.
     sch.parallel(sch.fuse(*(loops[:-2] or loops[:1])))
     location = sch.sample_compute_location(padding)
     sch.compute_at(padding, location, preserve_unit_loops=True)
 
 
 def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Reduction] | None:
-    """Inline element-wise blocks as MetaSchedule does, and find the one reduction."""
+    """Inline element-wise blocks as MetaSchedule does, and return the only reduction; None if there is not exactly
+    one."""
     described = {
         block.name_hint: reduction for block in blocks_of(sch) if (reduction := describe_reduction(block)) is not None
     }
@@ -147,9 +148,9 @@ def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Redu
 
 
 def describe_reduction(block: SBlock) -> Reduction | None:
-    """Match ``C[spatial] = C[spatial] + f(...)`` (or max, min) in the unscheduled program.
+    """Return the description of an unscheduled block ``C[spatial] = C[spatial] + f(...)`` (or max, min).
 
-    Returns None for every other block, and where the output is not contiguous along a spatial axis.
+    Returns None for every other block, and if the output is not contiguous along a spatial axis.
     """
     store = block.body
     if block.init is None or not isinstance(store, BufferStore) or not isinstance(store.value, Add | Max | Min):
@@ -183,13 +184,13 @@ def describe_reduction(block: SBlock) -> Reduction | None:
 
 
 def _position(axes: list[Var], expression: Expr) -> int | None:
-    """Return the position of the axis that ``expression`` is; None where it is none of them."""
+    """Return the position of ``expression`` among the axes; None if it is not one of them."""
     return next((i for i, axis in enumerate(axes) if axis.same_as(expression)), None)
 
 
 def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:
-    """Return the element-wise block that alone reads the output of ``block``, or a copy where there is no such
-    block."""
+    """Return the element-wise block that is the only reader of the output of ``block``. If there is no such block,
+    insert a copy of the output and return it."""
     consumers = sch.get_consumers(block)
     if len(consumers) == 1:
         reader, (written,) = sch.get(consumers[0]), sch.get(block).writes
@@ -202,7 +203,8 @@ def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:
 
 
 def _is_identity(region: list[tvm.ir.Range], axes: list[Var]) -> bool:
-    """Return true if dimension k of a region is axis k (or 0 where that has one iteration, as in a bias)."""
+    """Return true if the index of each dimension k of a region is axis k, or a constant in a dimension of one element,
+    as in a bias."""
     return len(region) == len(axes) and all(
         r.min.same_as(axis) or (isinstance(r.min, IntImm) and int(r.extent) == 1)
         for r, axis in zip(region, axes, strict=True)
@@ -210,8 +212,8 @@ def _is_identity(region: list[tvm.ir.Range], axes: list[Var]) -> bool:
 
 
 def _is_in_order(region: list[tvm.ir.Range], axes: list[Var]) -> bool:
-    """Return true if a region is that of a block's axes, or has fewer dimensions, as tiles of an axis do, and the last
-    one runs along the last axis."""
+    """Return true if the indices of a region are a block's axes in order. If the region has another number of
+    dimensions, as for tiles of an axis, only the last dimension is checked: it must run along the last axis."""
     if len(region) == len(axes):
         return _is_identity(region, axes)
     return any(variable.same_as(axes[-1]) for variable in undefined_vars(region[-1].min))

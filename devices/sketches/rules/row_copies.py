@@ -1,13 +1,13 @@
 """Sketch rule "row-copies": kernels that only move rows (CPU).
 
-Look-ups in tables, slices and changes of the order of outer axes copy contiguous elements. LLVM turns a plain loop that
-does so into a call of ``memcpy``, which for rows of some KiB takes half of the time of vectors one by one:
+Look-ups in tables, slices and permutations of outer axes copy contiguous elements. LLVM turns a plain copy loop into a
+call of ``memcpy``. For rows of some KiB this takes half the time of a vectorised loop:
 
     parallel over fused outer axes
       copy along the axis along which both sides are contiguous
 
-For one core nothing is parallel: in TVM's form of a parallel loop LLVM does not know that the two sides do not overlap,
-and makes no call.
+On one core no loop is parallel: in the function that TVM makes of a parallel loop, LLVM does not know that source and
+destination do not overlap, and makes no call.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from tvm.tirx.analysis import undefined_vars
 from devices.sketches.description.accesses import DATA_PARALLEL
 
 ROW_COPIES = "row-copies"
-# Length from which on a row is worth a call.
+# Length from which on a call is worth its cost.
 MIN_BYTES = 256
 
 
 def row_copies(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the design space of ``mod`` (its function ``main``) that copies rows; none where it does something
-    else."""
+    """Return the design space of ``mod`` (its function ``main``); none if it does more than copy rows."""
     if target.kind.name != "llvm":
         return []
     schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")

@@ -1,4 +1,4 @@
-"""Steps of a row-wise kernel: their work on each row, read from the blocks before they are scheduled."""
+"""Steps of a row-wise kernel: the work of each step on a row, read from the unscheduled blocks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NO_FUNCTIONS = frozenset({"tirx.if_then_else", "tirx.likely", "tirx.reinterpret
 
 
 def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | None) -> RowStep:
-    """Return the step that ``block`` is. Raises UndescribedError for a block that stores more than one value.
+    """Return the work of ``block`` as a step. Raises UndescribedError for a block that stores more than one value.
 
     Args:
         block: the block.
-        columns: number of its last axes that are taken together, in vectors: the reduced ones of a reduction; 0 for
-            elements by themselves.
+        columns: number of its last axes along which it works in vectors: the reduced axes of a reduction; 0 if it works
+            element by element.
         rows: number of rows.
         few: see :class:`RowStep`.
         column: see :class:`RowStep`.
@@ -41,7 +41,8 @@ def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | Non
     stores: list[BufferStore] = []
     structural_walk(block.body, (BufferStore, stores.append))
     if len(stores) != 1:
-        # Their values are bound before, as the index of a maximum is, and are not counted here.
+        # The stored values are variables that are bound before (as for the index of a maximum); their work is not
+        # counted.
         raise UndescribedError(f"block {block.name_hint} writes {len(stores)} results of a row together")
     values = [store.value for store in stores]
     written = sum(any(_depends(index, along) for index in store.indices) for store in stores) if columns else 1
@@ -60,8 +61,11 @@ def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | Non
 
 
 def row_bytes(func: PrimFunc, blocks: Sequence[SBlock], axes: int, rows: int) -> tuple[int, int]:
-    """Return the bytes of each of ``rows`` rows in all buffers with data of a single row, and in those of them that are
-    arguments or results of ``func``. The first ``axes`` axes of every block run over rows."""
+    """Return the bytes of each row in all buffers that are indexed by the row, and the part of these bytes that is in
+    arguments or results of ``func``.
+
+    ``rows``: number of rows; ``axes``: number of the first axes of every block, which run over the rows.
+    """
     held: dict[str, tuple[int, bool]] = {}
     for block in blocks:
         of_rows = [iteration.var for iteration in block.iter_vars][:axes]
@@ -83,7 +87,8 @@ def row_bytes(func: PrimFunc, blocks: Sequence[SBlock], axes: int, rows: int) ->
 
 
 def _different(values: Sequence[Any], kinds: Sequence[type], counts: Callable[[Any], bool]) -> int:
-    """Count the nodes of these kinds for which ``counts`` is true; equal nodes are computed once."""
+    """Return the number of different nodes of these kinds for which ``counts`` is true: equal nodes are computed
+    once."""
     found: set[str] = set()
 
     def visit(node: Any) -> None:

@@ -1,8 +1,9 @@
 """Sketch rule "row-wise": reductions along contiguous rows, and the steps on each row around them (CPU).
 
-Softmax, norms, means and sums read a row several times. MetaSchedule reduces a row element by element, each waiting for
-the one before it (LLVM may not change the order of a floating-point sum), or makes partial sums of all rows before it
-begins with the first total. Here a few rows go through all steps before the next ones, while they are in the cache:
+Softmax, norms, means and sums read a row several times. MetaSchedule reduces a row element by element, and each
+addition waits for the one before (LLVM may not change the order of a floating-point sum). Or it computes the partial
+sums of all rows before the first total. Here a few rows go through all steps while they are in the cache, and then the
+next rows follow:
 
     parallel over rows, a few at a time
       for each step of the kernel
@@ -36,16 +37,16 @@ from fleet_tune.base.sketch import RowStep, RowWise
 ROW_WISE = "row-wise"
 # Partial results of one row: several vectors hide the latency of an addition.
 MAX_LANES = 64
-# Partial results that these are added up to before they become one.
+# Lanes to which these partial results are reduced, before they are reduced to one.
 FEW_LANES = 4
-# Rows that go through a step together, to hide latency too.
+# Rows that go through a step together, which also hides latency.
 MAX_ROWS = 8
-# Shorter rows are reduced side by side instead.
+# Shorter rows are not reduced by this rule: several of them are better reduced side by side.
 MIN_ROW = 16
 
 
 def row_wise(mod: IRModule, target: Target) -> list[Schedule]:
-    """Return the row-wise design spaces of ``mod`` (its function ``main``); none where the rule does not apply.
+    """Return the row-wise design spaces of ``mod`` (its function ``main``); none if the rule does not apply.
 
     The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
@@ -62,12 +63,12 @@ class _RowStep:
     columns: int
     """Number of the last axes that can be merged into one, because all operands run over them alike."""
     row: int
-    """Elements of a row that it reduces; 0 where it reduces none."""
+    """Elements of a row that the block reduces; 0 if it reduces nothing."""
 
 
 def row_wise_kernel(mod: IRModule, target: Target) -> RowWise | None:
-    """Return the work of the kernels of :func:`row_wise` on a row, their decisions counted as the trace takes them;
-    None where the rule does not apply."""
+    """Return the work of the kernels of :func:`row_wise` on a row, with the decision columns of the rule's trace; None
+    if the rule does not apply."""
     sch = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
     found = _steps(sch, target)
     if found is None:
@@ -119,8 +120,8 @@ def _apply(sch: Schedule, target: Target) -> bool:
 
 
 def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_RowStep]] | None:
-    """Return the extents of the axes of rows, and the steps that a row goes through, after inlining; None where the
-    rule does not apply."""
+    """Return the extents of the axes of rows, and the steps that a row goes through, after inlining; None if the rule
+    does not apply."""
     reductions = {block.name_hint for block in blocks_of(sch) if _extents(block, REDUCTION)}
     if not reductions:
         return None
@@ -139,21 +140,20 @@ def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_RowSte
 
 @dataclass(frozen=True)
 class _RowStage:
-    """The part of a block in the loop over rows."""
+    """A block in the loop over rows, which is scheduled by :meth:`finish`."""
 
     block: SBlockRV
 
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
-        """Schedule the block. ``spatial``, ``along``: its own loops, those of spatial axes and those of the
-        reduction."""
+        """Schedule the block. ``spatial``, ``along``: its own loops over spatial axes, and over reduction axes."""
 
 
 @dataclass(frozen=True)
 class _Partial(_RowStage):
-    """Partial results by lane."""
+    """Partial results of each lane."""
 
     lanes: int
-    """Number of axes of lanes, which TVM puts first."""
+    """Number of lane axes, which TVM puts first."""
 
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
         lanes, rows = spatial[: self.lanes], spatial[self.lanes :]
@@ -199,7 +199,7 @@ class _ElementWise(_RowStage):
 
 
 def _stages(sch: Schedule, step: _RowStep) -> list[_RowStage]:
-    """Return the parts that a block becomes, in program order."""
+    """Return the stages that a block becomes, in program order."""
     if not step.row:
         return [_ElementWise(step.block, step.columns)]
     along = sch.get_loops(step.block)[step.rows :]
@@ -216,8 +216,9 @@ def _stages(sch: Schedule, step: _RowStep) -> list[_RowStage]:
 
 
 def _lanes(length: int) -> tuple[int, tuple[int, ...]]:
-    """Return, for rows of ``length`` elements, how many lanes are added up last, and the factors that give the possible
-    numbers of partial results; no factor where no number of lanes divides the row."""
+    """Return, for rows of ``length`` elements, the number of lanes that are added up last, and the possible factors.
+    This number times a factor is the number of partial results. There is no factor if no number of lanes divides the
+    row."""
     few = FEW_LANES if length % FEW_LANES == 0 else 1
     most = min(MAX_LANES, length // 2) // few
     counts = tuple(n for n in range(1, most + 1) if length // few % n == 0 and n * few > 1)
@@ -225,7 +226,8 @@ def _lanes(length: int) -> tuple[int, tuple[int, ...]]:
 
 
 def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _RowStep | None:
-    """Return the step of a block; None for a block that does not run over the rows first, or not along them."""
+    """Return the step of a block; None if its first axes do not run over the rows, or it does not run along contiguous
+    rows."""
     spatial, reduced = _extents(block, DATA_PARALLEL), _extents(block, REDUCTION)
     rows = len(leading)
     if [int(axis.dom.extent) for axis in block.iter_vars] != [*spatial, *reduced] or _has_blocks(block):
@@ -237,7 +239,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _RowStep | 
         return None
     variable = sch.get_sblock(block.name_hint, "main")
     if not reduced:
-        # The part of the last axis of rows that belongs to one row is a column.
+        # If the last row axis of this block is longer, its surplus factor is a column axis.
         parts = spatial[rows - 1] // leading[-1]
         extents = ([parts] if parts > 1 else []) + list(spatial[rows:])
         steps = [each[rows - (parts > 1) :] for each in strides]
@@ -246,7 +248,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _RowStep | 
     contiguous = tuple(prod(reduced[at + 1 :]) for at in range(len(reduced)))
     if spatial != leading or not read or any(each[rows:] != contiguous for each in read):
         return None
-    # Values that several rows read, as in a product, are better kept in registers: not row by row.
+    # If several rows read the same values, as in a product, other rules do better: they keep these values in registers.
     if any(not step for each in read for step, extent in zip(each, spatial, strict=False) if extent > 1):
         return None
     row = prod(reduced)
@@ -254,7 +256,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _RowStep | 
 
 
 def _extents(block: SBlock, kind: int) -> tuple[int, ...]:
-    """Return the extents of the axes of a kind; empty where one is no number."""
+    """Return the extents of the axes of a kind; empty if one of them is not a number."""
     extents = [iteration.dom.extent for iteration in block.iter_vars if int(iteration.iter_type) == kind]
     return tuple(int(extent) for extent in extents) if all(isinstance(n, IntImm) for n in extents) else ()
 
@@ -266,7 +268,8 @@ def _has_blocks(block: SBlock) -> bool:
 
 
 def _inline_a_view_of_the_result(sch: Schedule) -> None:
-    """Have an element-wise block write to the moved place where the last block only moves its result."""
+    """If the last block only moves the result of an element-wise block, inline it, so that the element-wise block
+    writes to the final place."""
     last = sch.get_child_blocks(sch.get_sblock("root", "main"))[-1]
     producers = sch.get_producers(last)
     if len(producers) == 1 and not any(_extents(sch.get(each), REDUCTION) for each in (last, *producers)):

@@ -1,8 +1,8 @@
 """Sketch rule "tiled-transpose": element-wise kernels that read across the lines they write (CPU).
 
-MetaSchedule runs such a kernel line by line of its output and leaves nothing open. Where the input is contiguous along
-another axis than the output, each element is then read from another cache line, and the line is evicted before its next
-element is needed. In tiles of both axes every line that is fetched is used:
+MetaSchedule runs such a kernel line by line of its output and leaves no decision open. If the input is contiguous along
+another axis than the output, each element is then read from another cache line, and that line is evicted before its
+next element is needed. With tiles of both axes, every cache line that is fetched is used completely:
 
     parallel over fused outer axes
       the axis along which the input is contiguous     a tile of it
@@ -28,7 +28,7 @@ MAX_TILE = 64
 
 
 def tiled_transposes(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the tiled design spaces of ``mod`` (its function ``main``); none where the rule does not apply.
+    """Return the tiled design spaces of ``mod`` (its function ``main``); none if the rule does not apply.
 
     The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
@@ -57,8 +57,9 @@ def _apply(sch: Schedule) -> bool:
 
 
 def crossed_axes(block: SBlock) -> tuple[int, int] | None:
-    """Return the axis along which some input is contiguous and the output is not, and the one along which the output
-    is; None where there are no such two. Positions among the axes of ``block``, the longest where several are crossed.
+    """Return two positions among the axes of ``block``: the crossed axis, along which some input is contiguous and the
+    output is not, and the axis along which the output is contiguous. If several axes are crossed, the longest is
+    returned; None if no axis is.
     """
     store = block.body
     if not isinstance(store, BufferStore) or any(int(i.iter_type) != DATA_PARALLEL for i in block.iter_vars):
@@ -80,7 +81,7 @@ def crossed_axes(block: SBlock) -> tuple[int, int] | None:
     contiguous, crossed = written[-1], set[int]()
 
     def load(node: TensorLoad) -> None:
-        # An input that is the same along the output's lines, as a bias may be, crosses nothing.
+        # An input that does not vary along the output's lines, as a bias may be, crosses nothing.
         along = [axes for index in node.indices if (axes := long_axes(index))]
         if along and contiguous not in along[-1] and any(contiguous in axes for axes in along):
             crossed.update(along[-1])

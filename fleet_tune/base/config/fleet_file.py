@@ -5,34 +5,34 @@
     [[device]]
     name = "jetson-1"                       # unique
     connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "recorded:dataset.ftd"
-    via = "lab-pc"                          # of a cluster, the host that drives it; default: the one that the run is on
+    via = "lab-pc"                          # on a cluster, the host that drives it; default: the host of the run
     target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
     key_file = "jetson-1.key"               # a copy of its server's; default: ~/.config/fleet-tune/device.key
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
-    count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3;
-                                            # "all": as many as the tracker lists, those that come later too
-    connect_secs = 20                       # until its server answers, or a tracker has one
-    upload_secs = 120                       # until what is sent to it lies there, beside a second for each megabyte
-    silence_secs = 6                        # until it gives a sign of life, while it works
-    candidate_secs = 30                     # of measuring a candidate, beside what its operations take
-    probe_secs = 120                        # until a probe has run, beside what that takes on the slowest device
-    oracle_secs = 210                       # until an unscheduled program has run, beside what its operations take
+    count = 3                               # with tracker://: number of devices of this key, jetson-1-1 to jetson-1-3;
+                                            # "all": all that the tracker lists, now and later
+    connect_secs = 20                       # until its server answers, or a tracker has a device
+    upload_secs = 120                       # until data that is sent to it has arrived, plus a second for each megabyte
+    silence_secs = 6                        # between two signs of life, while it works
+    candidate_secs = 30                     # to measure a candidate, plus the time for its operations
+    probe_secs = 120                        # until a probe has run, plus its time on the slowest device
+    oracle_secs = 210                       # until an unscheduled program has run, plus the time for its operations
 
     [build]
     workers = 2                             # builder processes of each host; default: by its free CPUs and memory
     total_workers = 16                      # of all hosts together; default: no limit
-    timeout_secs = 60                       # of one build; default: ten times what those of its task take, at least 5
+    timeout_secs = 60                       # of one build; default: ten times what builds of its task take, at least 5
 
     [measure]
     check_every_secs = 120                  # how often a device's probe is run
     realtime = true                         # real-time priority for the kernels of local devices, where allowed
     warm_up_secs = 0                        # a kernel runs this long before it is timed
     flush_cache_bytes = 0                   # memory that is copied before each run, to empty the caches
-    max_cv = 0.03                           # variation of the throughput at which a measurement ends; default: the
-                                            # method's rule, as of the two that follow
-    min_batches = 3                         # micro-batches of a measurement at least, before it ends so
-    max_batches = 10                        # micro-batches of a measurement at most
+    max_cv = 0.03                           # variation of the throughput at which a measurement ends; default of this
+                                            # and the next two keys: the rule of the method
+    min_batches = 3                         # least number of micro-batches before max_cv ends a measurement
+    max_batches = 10                        # largest number of micro-batches of a measurement
 
 A mistake raises :class:`FleetFileError` with file, line and key. Whether TVM knows a target is checked where TVM lives
 (``devices.targets``); :meth:`FleetConfig.where` gives the caller the place to name.
@@ -81,7 +81,8 @@ class TrackerConnection:
 
 @dataclass(frozen=True, slots=True)
 class RecordedConnection:
-    """No device: a dataset answers, which ``fleet-tune dataset`` wrote. In a fleet file the path is relative to it."""
+    """A dataset, written by ``fleet-tune dataset``, that answers instead of a device. In a fleet file its path is
+    relative to the fleet file."""
 
     path: Path
 
@@ -90,7 +91,7 @@ Connection = LocalConnection | RpcConnection | TrackerConnection | RecordedConne
 _CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "recorded:FILE"'
 
 MOST_OF_A_KEY = 256
-"""Devices that one entry may stand for."""
+"""Largest number of devices that one entry may stand for."""
 _MOST_CHARACTERS = 4096
 _GPUS = ("cuda", "nvidia/")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -110,7 +111,7 @@ class DeviceConfig(Frozen):
     """Way to the device, as in the fleet file; see :func:`parse_connection`."""
     via: Annotated[str, Field(pattern=r"^[A-Za-z0-9:][A-Za-z0-9._:-]{0,254}$")] | None = None
     """Host that drives the device: a node of the Ray cluster, see :func:`policies.runs.cluster.placement.place_device`.
-    ``connect`` and the paths of files are seen from it. None: the driver's own host."""
+    ``connect`` and the paths of files are resolved on that host. None: the driver's own host."""
     target: str | dict[str, Any] = "native"
     """TVM target."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -118,16 +119,17 @@ class DeviceConfig(Frozen):
     device_class: Name | None = None
     """Name of the device class. None: the device itself says it."""
     library: Library | None = None
-    """Library whose kernels are candidates too, for CPUs that it has some for. Its package is installed on the device's
-    host and on those that build for it."""
+    """Library whose kernels are candidates too, on CPUs for which it has kernels. Its package must be installed on the
+    device's host and on the hosts that build for it."""
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """File of the key that the device's server must have, relative to the fleet file. None: the key of this user's own
     servers, if there is one and the server asks."""
     count: Annotated[int, Field(ge=1, le=MOST_OF_A_KEY)] | Literal["all"] = 1
-    """Number of devices that a tracker hands out under one key. :func:`load_fleet` makes as many entries of it. Of
-    ``all`` it makes one, to which :func:`with_listed` adds."""
+    """Number of devices that a tracker hands out under one key. :func:`load_fleet` makes as many entries. For ``all``
+    it makes one entry, and :func:`with_listed` adds the others."""
     connect_secs: _Patient | None = None
-    """Timeout in seconds, as the following ones; see :class:`DeviceTimeouts`. None: the usual one of its kind."""
+    """Timeout in seconds, like the following fields; see :class:`DeviceTimeouts`. None: the default for this kind of
+    device."""
     upload_secs: _Patient | None = None
     silence_secs: Annotated[float, Field(ge=1, le=3600)] | None = None
     candidate_secs: _Patient | None = None
@@ -168,7 +170,7 @@ class DeviceConfig(Frozen):
 
     @property
     def patience(self) -> DeviceTimeouts:
-        """Timeouts of this device: those of its entry, else those of its kind."""
+        """Timeouts of this device: those of its entry, else the defaults for its kind."""
         given = {each.name: getattr(self, each.name) for each in fields(DeviceTimeouts)}
         return replace(self._usual_patience, **{name: secs for name, secs in given.items() if secs is not None})
 
@@ -186,7 +188,7 @@ class DeviceConfig(Frozen):
 
     @property
     def is_dialled_at_home(self) -> bool:
-        """True if ``connect`` means something else on every host: the host itself, or a port of it."""
+        """True if ``connect`` means the host that connects, or a port of it: it names another device on every host."""
         connection = self.connection
         if isinstance(connection, RpcConnection | TrackerConnection):
             return connection.host.lower().rstrip(".") in _LOOPBACK
@@ -211,7 +213,7 @@ class DeviceConfig(Frozen):
 
 
 MOST_BATCHES = 1000
-"""Micro-batches of a measurement that a file may ask for."""
+"""Largest number of micro-batches of a measurement that a file may set."""
 
 
 class BuildConfig(Frozen):
@@ -227,18 +229,19 @@ class BuildConfig(Frozen):
 
 
 class MeasureConfig(Frozen):
-    """Settings of measurements, and of the watch on devices meanwhile."""
+    """Settings of measurements, and of the probe that checks devices meanwhile."""
 
     check_every_secs: Annotated[float, Field(ge=1, le=86400)] = 120.0
     """Largest interval between two runs of the probe, in seconds."""
     realtime: bool = True
     """Time kernels of local devices at real-time priority, if that is allowed."""
-    # The least timeout of a measurement is 2 s: both leave most of that to the kernel.
+    # The least timeout of a measurement is 2 s: the limits of these two leave most of it to the kernel.
     warm_up_secs: Annotated[float, Field(ge=0, le=1)] = 0.0
     flush_cache_bytes: Annotated[int, Field(ge=0, le=256 << 20)] = 0
-    """Memory that is copied before each run to empty the caches. 0: measure with what the run before left there."""
+    """Memory that is copied before each run to empty the caches. 0: the caches keep what the run before left there."""
     max_cv: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Bound of the adaptive stopping, as the following ones; see :class:`StopRule`. None: that of the method's rule."""
+    """Bound of the adaptive stopping, like the following fields; see :class:`StopRule`. None: the bound of the method's
+    rule."""
     min_batches: Annotated[int, Field(ge=1, le=MOST_BATCHES)] | None = None
     max_batches: Annotated[int, Field(ge=1, le=MOST_BATCHES)] | None = None
 
@@ -251,8 +254,8 @@ class MeasureConfig(Frozen):
         return most
 
     def applied_to(self, rule: StopRule) -> StopRule:
-        """``rule`` with what the file says of it. If the file has one of ``min_batches`` and ``max_batches``, the other
-        one is the rule's own where that fits, else the same."""
+        """Return ``rule`` with the settings of the file. If the file has only one of ``min_batches`` and
+        ``max_batches``, the other one is that of the rule if it fits, else it is set to the same number."""
         least = self.min_batches or min(rule.min_batches, self.max_batches or rule.max_batches)
         return replace(
             rule,
@@ -271,25 +274,25 @@ class FleetConfig(Frozen):
     build: BuildConfig = BuildConfig()
     measure: MeasureConfig = MeasureConfig()
     source: FleetSource | None = None
-    """The file it was read from. None without a file."""
+    """The file that the fleet was read from. None without a file."""
     all_of_a_key: tuple[DeviceConfig, ...] = ()
-    """Entries for all the devices that a tracker has under a key. ``devices`` has at least one of each, with a number
-    behind its name."""
+    """Entries that stand for all devices that a tracker has under a key. ``devices`` has at least one device of each
+    entry; its name is that of the entry and a number."""
     chosen: frozenset[str] | None = None
-    """Names of the file's devices that count (:meth:`only`). None: all."""
+    """Names of the file's devices that are used (:meth:`only`). None: all."""
     library: Library | None = None
-    """Library of all devices that :meth:`with_library` gave it to."""
+    """Library that :meth:`with_library` gave to devices. None: no library."""
 
     @property
     def datasets(self) -> tuple[Path, ...]:
-        """Datasets that answer for the devices, if datasets answer for all of them. None if a device is real."""
+        """Datasets that answer for the devices, if datasets answer for all of them. Empty if a device is real."""
         connections = [device.connection for device in self.devices]
         paths = tuple(each.path for each in connections if isinstance(each, RecordedConnection))
         return paths if len(paths) == len(connections) else ()
 
     def only(self, names: Collection[str]) -> FleetConfig:
-        """Return the fleet with these devices alone; there must be some. The first device of a tracker's key stands for
-        all of that key."""
+        """Return the fleet with only these devices; there must be at least one. The first device of a tracker's key
+        stands for all devices of that key."""
         chosen = [at for at, device in enumerate(self.devices) if device.name in names]
         source = self.source
         if source is not None:
@@ -303,8 +306,8 @@ class FleetConfig(Frozen):
         return self.model_copy(update=changes)
 
     def with_library(self, library: Library | None) -> FleetConfig:
-        """Return the fleet whose CPUs of this machine may call ``library``; None: the fleet as it is. Raises
-        :class:`FleetFileError` where there is no such CPU."""
+        """Return the fleet whose CPUs of this machine may call ``library``; None: the fleet as it is. Raise
+        :class:`FleetFileError` if there is no such CPU."""
         if library is None:
             return self
         here = [each for each in self.devices if each.connect == "local" and each.via is None and not each.is_gpu]
@@ -337,13 +340,13 @@ FleetConfig.model_rebuild()
 
 
 def default_fleet() -> FleetConfig:
-    """This machine's CPU with all cores that this process may use."""
+    """Return a fleet of this machine's CPU, with all cores that this process may use."""
     device = DeviceConfig(name="local", connect="local", target="native", threads=usable_cpus())
     return FleetConfig(devices=(device,))
 
 
 def load_fleet(path: Path) -> FleetConfig:
-    """Reads a fleet file. Raises :class:`FleetFileError` that names the file and, for what is in it, line and key."""
+    """Read a fleet file. Raise :class:`FleetFileError`, which names the file and, for a mistake in it, line and key."""
     file, text = read_toml(path, _KIND, _FleetFile)
     source = FleetSource(path, text.text)
     names: dict[str, int] = {}
@@ -386,8 +389,9 @@ def load_fleet(path: Path) -> FleetConfig:
 
 
 def with_listed(fleet: FleetConfig, listed: Mapping[str, int]) -> FleetConfig:
-    """The fleet with so many devices of each entry of :attr:`FleetConfig.all_of_a_key`, by its name; no fewer than it
-    has. A number whose name another device has is left out."""
+    """Return the fleet with the listed number of devices of each entry of :attr:`FleetConfig.all_of_a_key`, at most
+    :data:`MOST_OF_A_KEY`. ``listed``: numbers by the entry's name. No device is removed. A number is left out if
+    another device has that name."""
     devices = list(fleet.devices)
     tables = list(fleet.source.tables) if fleet.source is not None else []
     names = {device.name for device in devices}
@@ -404,8 +408,8 @@ def with_listed(fleet: FleetConfig, listed: Mapping[str, int]) -> FleetConfig:
 
 
 def with_boards_of(fleet: FleetConfig, before: FleetConfig) -> FleetConfig:
-    """The fleet with the devices that ``before`` had of entries of :attr:`FleetConfig.all_of_a_key` that both have: a
-    file that is written anew says nothing of them."""
+    """Return the fleet with the devices that ``before`` had of those entries of :attr:`FleetConfig.all_of_a_key` that
+    both fleets have. A fleet file that is read again does not list these devices."""
     known = {device.name: device.connect for device in before.devices}
     listed = {
         entry.name: max(
@@ -419,8 +423,8 @@ def with_boards_of(fleet: FleetConfig, before: FleetConfig) -> FleetConfig:
 
 
 def _check_via(source: FleetSource, index: int, table: DeviceConfig) -> None:
-    """Raises FleetFileError for what cannot be done on another host: it knows nothing of this file's folder, and here
-    nobody can ask its tracker."""
+    """Raise FleetFileError for a setting that does not work on another host (``via``): that host does not know this
+    file's folder, and its tracker cannot be asked from here."""
     if table.via is None:
         return
     recorded = table.connection.path if isinstance(table.connection, RecordedConnection) else None
@@ -440,8 +444,8 @@ def _check_via(source: FleetSource, index: int, table: DeviceConfig) -> None:
 
 
 def _address(table: DeviceConfig) -> tuple[str, str, int] | None:
-    """Return the place of the device's own server, and the host from which it is seen. None for a device without one,
-    or one that a tracker finds."""
+    """Return the host from which the device's own server is seen (``via``), and the host and port of the server.
+    ``None`` for a device without a server, or if a tracker finds it."""
     connection = table.connection
     if not isinstance(connection, RpcConnection):
         return None
@@ -450,7 +454,8 @@ def _address(table: DeviceConfig) -> tuple[str, str, int] | None:
 
 
 def _counted(table: DeviceConfig) -> list[DeviceConfig]:
-    """The devices that a table stands for: itself, or ``count`` of them with numbers behind their names."""
+    """Return the devices that a table stands for: itself, or ``count`` devices with numbers at the end of their names
+    (only the first one for ``all``)."""
     if table.count == 1:
         return [table]
     return [_numbered(table, number) for number in range(1, 1 + (1 if table.count == "all" else table.count))]
@@ -461,8 +466,8 @@ def _numbered(table: DeviceConfig, number: int) -> DeviceConfig:
 
 
 def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
-    """The device with the paths of its files resolved: actors run in other working directories. Paths of another host
-    are as they are."""
+    """Return the device with the paths of its files resolved: actors run in other working directories. Paths on another
+    host stay as they are."""
     if device.via is not None:
         return device
     if device.key_file is not None:
@@ -473,7 +478,7 @@ def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
 
 
 def parse_connection(text: str) -> Connection:
-    """Parses ``connect``; raises ValueError with the accepted forms."""
+    """Parse ``connect``. Raise ValueError with the accepted forms."""
     if len(text) > _MOST_CHARACTERS or not text.isprintable():
         raise ValueError(f"give {_CONNECTIONS}")
     if text == "local":

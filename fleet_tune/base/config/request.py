@@ -22,14 +22,15 @@ from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.shapes.shapes import Shapes
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
-_OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it for what a job runs; that is its name
+_OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets this variable for the processes of a job
 
 
 @dataclass(frozen=True)
 class RunRequest:
     """A run's network and options, checked and resolved. Make one with :func:`run_request`.
 
-    The fields are the options of :class:`fleet_tune.base.config.tune_options.TuneOptions`; what differs is said here.
+    The fields are the options of :class:`fleet_tune.base.config.tune_options.TuneOptions`; those that differ are
+    documented here.
     """
 
     network: Any
@@ -37,7 +38,7 @@ class RunRequest:
     out: Path
     """The output folder, an absolute path."""
     fleet: FleetConfig
-    """Its devices have the option ``library``."""
+    """The fleet. The option ``library`` is set in its devices."""
     limits: Limits
     """When the tuning ends: the options ``trials``, ``task_trials`` and ``time_budget_secs``."""
     method: str | SearchMethod = "fleet"
@@ -69,9 +70,9 @@ class RunRequest:
 
 
 def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptions]) -> RunRequest:
-    """Return the request with these options. Without any limit it has the default one, ten minutes.
+    """Return the request with these options. A request without any limit gets the default time budget, ten minutes.
 
-    Raises :class:`RequestError` for a value that is out of its range, :class:`FleetFileError`.
+    Raise :class:`RequestError` for a value that is out of its range, and :class:`FleetFileError`.
     """
     if not isinstance(network, str | Path | tuple):
         raise RequestError(
@@ -93,7 +94,7 @@ def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptio
     limits = {name: given.pop(name) for name in ("time_budget_secs", "trials", "task_trials")}
     if all(limit is None for limit in limits.values()):
         limits["time_budget_secs"] = DEFAULT_TIME_BUDGET_SECS
-    # A later run can begin with neither random candidates nor the answers of a dataset.
+    # Random candidates and answers of a dataset are not shared: no later run can begin with them.
     shares = not given["collects"] and not given["fleet"].datasets
     store = given.pop("store")
     return RunRequest(
@@ -107,8 +108,8 @@ def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptio
 
 
 def _check_no_library(fleet: FleetConfig, shapes: Shapes | None) -> None:
-    """Raise :class:`RequestError` for a library and a dynamic dimension: a call of a library computes fixed rows, and a
-    kernel for any number of rows cannot be made of it."""
+    """Raise :class:`RequestError` if a library is combined with a dynamic dimension. A call of a library computes a
+    fixed number of rows, and no kernel for any number of rows can be made of such calls."""
     device = next((each.name for each in fleet.devices if each.library), None)
     if device is not None and shapes is not None and shapes.dynamic:
         raise RequestError(
@@ -119,7 +120,7 @@ def _check_no_library(fleet: FleetConfig, shapes: Shapes | None) -> None:
 
 
 def _output_folder(out: Path | str) -> Path:
-    """``out`` as an absolute path: actors run in other working directories. Raises :class:`RequestError`."""
+    """Return ``out`` as an absolute path: actors run in other working directories. Raise :class:`RequestError`."""
     path = values.path("the output folder", out, "--out")
     if not path.is_absolute() and _OF_A_JOB in os.environ:
         raise RequestError(

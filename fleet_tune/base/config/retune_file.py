@@ -2,11 +2,11 @@
 
 .. code-block:: toml
 
-    folder = "/srv/fleet-tune"       # versions, state, logs and work; one service's alone
+    folder = "/srv/fleet-tune"       # versions, state, logs and work; of one service only
     fleet = "fleet.toml"             # default: this machine's CPU
-    store = "/srv/team/store.db"     # the records that runs share, also "postgresql://..." or "@key.file" of a team's
+    store = "/srv/team/store.db"     # the records that runs share; "postgresql://..." or "@key.file" for a team's
                                      # server; default: store.db in the folder
-    store_mb = 4096                  # above this the store is pruned; default: 4096 of its own, never one that is named
+    store_mb = 4096                  # a larger store is pruned; default: 4096 for the store in the folder, else never
     address = "auto"                 # a Ray cluster; default: an embedded one for each run
     hook = ["./deploy.sh"]           # a command that is run after each publish
     metrics_port = 9465              # Prometheus metrics
@@ -14,7 +14,7 @@
 
     [[network]]
     name = "resnet18"                # unique; a folder of this name
-    path = "networks.py:resnet18"    # as of 'fleet-tune tune'
+    path = "networks.py:resnet18"    # as for 'fleet-tune tune'
     calls_per_day = 2_000_000        # on devices of each class
     shapes = "n=1..32"               # bounds of dynamic dimensions; shapes_weights = "n=1:0.7,8:0.3" or a file
     inputs = "inputs.npz"            # to compare and time it on; default: its own examples
@@ -27,19 +27,19 @@
     share = 0.1                      # of the time of each class's devices, in any 24 hours
     hours = "22:00-06:00"            # local time in which devices may be used; default: always
     span = "10m"                     # tuning time of one run
-    payback = "30d"                  # a run must be expected to save as much time as it takes of devices within this
+    payback = "30d"                  # time within which a run must be expected to save as much device time as it takes
 
     [watch]
     files_every = "1m"               # how often the networks' files are looked at
     devices_every = "6h"             # how often devices are asked what they are, and networks timed on them
-    slower = 0.05                    # a network that is slower by more than this, beside the probe, is tuned again
-    drift = 0.25                     # so is one on devices that are slower by more than this altogether
-    again = "15m"                    # a device that is the only one of its class confirms that after this
-    age = "90d"                      # after this, half of what was spent on a network counts
+    slower = 0.05                    # a network that is slower by more than this, relative to the probe, is tuned again
+    drift = 0.25                     # so is a network that is slower by more than this without regard to the probe
+    again = "15m"                    # the only device of a class confirms such a finding after this time
+    age = "90d"                      # time after which half of the effort spent on a network counts
 
     [publish]
-    devices = 3                      # a new version meets the last one on up to so many devices of the class
-    versions = 5                     # so many are kept of each network and class
+    devices = 3                      # up to so many devices of the class compare a new version with the last one
+    versions = 5                     # number of versions that are kept of each network and class
 
 A mistake raises :class:`RetuneFileError` with file, line and key. Relative paths are relative to the file.
 """
@@ -69,7 +69,7 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.A
 
 
 def _seconds(value: Any) -> Any:
-    """Seconds of a duration as people write it; numbers as they are."""
+    """Return the seconds of a duration that is written as text; return numbers as they are."""
     if not isinstance(value, str):
         return value
     try:
@@ -90,13 +90,13 @@ class NetworkConfig(Frozen):
     """Path of the network: an ``.onnx`` or ``.pt2`` file, or ``file.py:function``."""
     calls_per_day: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
     shapes: _PathText | None = None
-    """Bounds of its dynamic dimensions, as of ``--shapes``."""
+    """Bounds of its dynamic dimensions, as ``--shapes`` takes them."""
     shapes_weights: _PathText | None = None
-    """How often each extent comes, as of ``--shapes-weights``: a list, or the path of a file."""
+    """How often each extent occurs, as ``--shapes-weights`` takes it: a list, or the path of a file."""
     inputs: _PathText | None = None
     """Path of an ``.npz`` file of inputs. None: the network's own examples."""
     precision: Annotated[Precision, Field(strict=False)] | None = None
-    """Precision that it is converted to. None: it stays as it came."""
+    """Precision that it is converted to. None: it is not converted."""
     max_error: Annotated[float, Field(gt=0, le=MOST_ERROR)] | None = None
     """Largest error of the precision ``auto``, relative to the largest output. None for every other one."""
     trust: bool = False
@@ -133,9 +133,9 @@ class WatchConfig(Frozen):
     devices_every: _Secs = 6 * 3600.0
     """Seconds between two checks of the devices."""
     slower: Annotated[float, Field(gt=0, le=10)] = 0.05
-    """Share by which a network counts as slower, beside the probe."""
+    """Share by which a network must be slower, relative to the probe, to count as slower."""
     drift: Annotated[float, Field(gt=0, le=10)] = 0.25
-    """Share by which a network counts as drifted, altogether."""
+    """Share by which a network must be slower, without regard to the probe, to count as drifted."""
     again: _Secs = 900.0
     """Seconds until a suspicion is checked again on the same device."""
     age: _Secs = 90 * _DAY_SECS
@@ -208,8 +208,8 @@ class RetuneConfig(Frozen):
 
 
 def parse_hours(text: str) -> tuple[float, float]:
-    """Begin and end of ``22:00-06:00`` in seconds since midnight; the end may be before the begin. Raises ValueError
-    for anything else, and where both are the same."""
+    """Return the begin and end of ``22:00-06:00`` in seconds since midnight; the end may be before the begin. Raise
+    ValueError for anything else, and if both are the same."""
     match = _HOURS.fullmatch(text)
     if match is None or match[1] + match[2] == match[3] + match[4]:
         raise ValueError("give two different times of the day")
@@ -218,7 +218,7 @@ def parse_hours(text: str) -> tuple[float, float]:
 
 
 def load_retune(path: Path) -> RetuneConfig:
-    """Reads such a file and its fleet file. Raises :class:`RetuneFileError`, :class:`FleetFileError`."""
+    """Read such a file and its fleet file. Raise :class:`RetuneFileError`, :class:`FleetFileError`."""
     file, source = read_toml(path, _KIND, _RetuneFile)
     if not file.network:
         raise RetuneFileError(f"{path} has no network", "add a table [[network]] with name, path and calls_per_day")
@@ -268,7 +268,8 @@ def load_retune(path: Path) -> RetuneConfig:
 
 
 def _store_of(folder: Path, name: str, source: TomlText) -> StorePlace:
-    """A path, the address of a server, or ``@`` and the path of a file that has the address."""
+    """Return the store of this name: a path, the address of a server, or ``@`` and the path of a file that has the
+    address."""
     try:
         if is_address(name):
             return place_of(name)
@@ -288,7 +289,7 @@ def _resolved(folder: Path, network: NetworkConfig) -> NetworkConfig:
 
 
 def _weights_of(folder: Path, network: NetworkConfig) -> str | None:
-    """The weights as they are written, or the absolute path of their file."""
+    """Return the weights as they are written, or the absolute path of their file."""
     text = network.shapes_weights
     if text is None or ("=" in text and not _under(folder, text).is_file()):
         return text
@@ -306,7 +307,8 @@ def _check_shapes(folder: Path, network: NetworkConfig, source: TomlText, index:
 
 
 def _command(folder: Path, words: tuple[str, ...]) -> tuple[str, ...]:
-    """A program with a slash in its name is one of the file's folder, another one of the PATH."""
+    """Return the command with its program resolved. A program with a slash in its name is relative to the file's
+    folder; any other program is found in the PATH."""
     program = str(_under(folder, words[0])) if "/" in words[0] else words[0]
     return (program, *words[1:])
 

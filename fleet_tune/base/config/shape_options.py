@@ -22,7 +22,7 @@ _MOST_BYTES = MOST_EXTENT * 64
 
 
 def bounds(value: Any, flag: str) -> Shapes:
-    """Return the shapes of ``tokens=1..512, past=0..1023; step: tokens=1``, without weights. Raises
+    """Return the shapes of ``tokens=1..512, past=0..1023; step: tokens=1``, without weights. Raise
     :class:`RequestError`."""
     if not isinstance(value, str):
         raise RequestError(
@@ -39,8 +39,8 @@ def bounds(value: Any, flag: str) -> Shapes:
 
 
 def weights(value: Any, flag: str) -> dict[str | None, Weights]:
-    """Return the weights of ``n=1:0.7,8:0.2; tokens=16:0.5`` by the names of their dimensions, or those in a file:
-    None is the name where its lines have none. Raises :class:`RequestError`."""
+    """Return the weights of ``n=1:0.7,8:0.2; tokens=16:0.5``, or of a file, by the names of their dimensions. The name
+    is None if the lines of the file have no names. Raise :class:`RequestError`."""
     if isinstance(value, str) and "=" in value and not os.path.isfile(value):
         return parse_weights(value)
     file = values.path("a file of weights", value, flag)
@@ -52,7 +52,7 @@ def weights(value: Any, flag: str) -> dict[str | None, Weights]:
 
 
 def asked_shapes(shapes: Shapes | None, given: Mapping[str | None, Weights] | None) -> Shapes | None:
-    """Return the shapes of both options; None where neither is given. Raises :class:`RequestError`."""
+    """Return the shapes of both options; ``None`` if neither is given. Raise :class:`RequestError`."""
     if given is None:
         return shapes
     if shapes is None:
@@ -61,14 +61,14 @@ def asked_shapes(shapes: Shapes | None, given: Mapping[str | None, Weights] | No
 
 
 def shapes_given(shapes: str | None, shapes_weights: str | None) -> Shapes | None:
-    """Return the shapes of both options, as they are written on the command line. Raises :class:`RequestError`."""
+    """Return the shapes of both options, as they are written on the command line. Raise :class:`RequestError`."""
     asked = None if shapes is None else bounds(shapes, "--shapes")
     return asked_shapes(asked, None if shapes_weights is None else weights(shapes_weights, "--shapes-weights"))
 
 
 def _read(file: Path) -> dict[str | None, Weights]:
     """Return the weights in ``file``: lines of an extent and its weight, or of a name and these, with commas or spaces
-    between. Empty lines, a headline, and what follows a ``#`` say nothing."""
+    between. Empty lines, a heading in the first line, and text after a ``#`` are ignored."""
     next_step = 'write lines "extent weight", or "name extent weight" for several dimensions'
     try:
         with file.open(encoding="utf-8-sig") as opened:

@@ -1,4 +1,4 @@
-"""Files that people write: TOML, checked by pydantic, whose mistakes are one line with file, line and key."""
+"""TOML files that people write. Pydantic checks them; a mistake is told in one line, with file, line and key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BYTES = 128 << 10
 
 
 class Frozen(BaseModel):
-    """A table of such a file: no key that is not known, no value of another type, and nothing changes."""
+    """A table of such a file. Unknown keys and values of another type are refused, and instances are immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -33,9 +33,9 @@ _Content = TypeVar("_Content", bound=Frozen)
 class FileKind:
     """Kind of a TOML file, for messages.
 
-    ``what``: its name, as ``the fleet file``; ``error``: the error for a mistake; ``example``: a file to look at;
-    ``give``: the next step without a file. ``tables``: the type of each table by its name; ``lists``: the tables in
-    double brackets. ``expected``: allowed values by key, or by ``table.key``.
+    ``what``: its name, such as ``the fleet file``; ``error``: the error for a mistake; ``example``: a file to look at;
+    ``give``: the next step if the file cannot be read. ``tables``: the type of each table by its name; ``lists``: the
+    tables in double brackets. ``expected``: allowed values by key, or by ``table.key``.
     """
 
     what: str
@@ -55,13 +55,13 @@ class TomlText:
     text: str = field(repr=False)
 
     def where(self, path: Sequence[str | int]) -> str:
-        """File and line of the value at ``path`` (see :func:`fleet_tune.base.config.toml_lines.line_of`)."""
+        """Return the file and line of the value at ``path`` (see :func:`fleet_tune.base.config.toml_lines.line_of`)."""
         return f"{self.path}, line {line_of(self.text, path)}"
 
 
 def read_toml(path: Path, kind: FileKind, content: type[_Content]) -> tuple[_Content, TomlText]:
-    """The file at ``path`` as ``content``, and its text. Raises ``kind.error`` that names the file and, for what is in
-    it, line and key."""
+    """Return the file at ``path`` as ``content``, and its text. Raise ``kind.error``, which names the file and, for a
+    mistake in it, line and key."""
     text = _text(path, kind)
     example = f"write it as {kind.example}"
     try:
@@ -73,13 +73,13 @@ def read_toml(path: Path, kind: FileKind, content: type[_Content]) -> tuple[_Con
         ) from error
     except RecursionError as error:
         raise kind.error(f"{path}: its values are nested too deeply", example) from error
-    except ValueError as error:  # of a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise kind.error(f"{path}: a number has too many digits", example) from error
     source = TomlText(path, text)
     try:
         return content.model_validate(tables), source
     except ValidationError as error:
-        # One mistake is told, in one line. An unknown key comes first: it often explains a missing one.
+        # Only one mistake is told, in one line. An unknown key comes first: it often explains a missing one.
         problems = error.errors(include_url=False)
         problem = min(problems, key=lambda candidate: candidate["type"] != "extra_forbidden")
         raise _mistake(problem["type"], problem["loc"], problem["input"], source, kind, content) from error
@@ -91,7 +91,7 @@ def _text(path: Path, kind: FileKind) -> str:
             content = opened.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise kind.error(f"{kind.what} {path} has over {_MOST_BYTES >> 10} KiB", kind.give)
-        return content.decode("utf-8-sig")  # some editors write a mark in front
+        return content.decode("utf-8-sig")  # some editors write a byte order mark
     except OSError as error:
         raise kind.error(f"cannot read {kind.what} {path}: {os.strerror(error.errno or 0)}", kind.give) from error
     except UnicodeDecodeError as error:
@@ -106,7 +106,8 @@ def _mistake(
     kind: FileKind,
     content: type[Frozen],
 ) -> UserError:
-    """The error for what pydantic found. ``location``: (table, index, key, ...), (table, key, ...) or (table,)."""
+    """Return the error for a problem that pydantic found. ``location``: (table, index, key, ...), (table, key, ...) or
+    (table,)."""
     table = str(location[0])
     path = location[:3] if table in kind.lists else location[:2]
     where, key = source.where(path), path[-1]
@@ -133,6 +134,6 @@ def _expected(kind: FileKind, table: str, key: str | int) -> str:
 
 
 def as_toml(value: Any) -> str:
-    """A value about as it stands in the file, shortened."""
+    """Return a value about as it is written in the file, shortened."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,8 +1,8 @@
 """The options of a run, each declared once.
 
-:class:`TuneOptions` has the name, the type, the check, the flag and the text of each option. From it follow the
-keywords of ``fleet_tune.tune``, ``stream`` and ``plan`` with their documentation, the options of ``fleet-tune tune``,
-and the checks of :func:`fleet_tune.base.config.request.run_request`.
+:class:`TuneOptions` has the name, the type, the check, the flag and the text of each option. It is the source of the
+keywords of ``fleet_tune.tune``, ``stream`` and ``plan`` with their documentation, of the options of ``fleet-tune
+tune``, and of the checks of :func:`fleet_tune.base.config.request.run_request`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _PRIORITIES = (-100, 100)
 _WEIGHTS = (0.01, 100.0)
 _WIDTH = 116
 METHODS = ("fleet", "autotvm", "adatune", "ansor", "bansor", "pruner", "moa-pruner", "random")
+"""Names of the search methods that come with fleet-tune."""
 COST_MODELS = (
     "boosted",
     "boosted-rank-loops",
@@ -36,7 +37,7 @@ COST_MODELS = (
     "gaussian",
     "pacm",
 )
-"""Names of the search methods that come with fleet-tune."""
+"""Names of the cost models that come with fleet-tune."""
 _PRECISIONS = " or ".join([", ".join(list(Precision)[:-1]), list(Precision)[-1]])
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -55,7 +56,7 @@ class Option:
     """One option: how it is checked, and how the command line and the documentation show it."""
 
     flag: str
-    """Its name on the command line. It stands in messages too."""
+    """The name of the option on the command line. Messages use it too."""
     check: Callable[[Any, str], Any]
     """Maps a given value and the flag to the value of the request. Raises :class:`RequestError`."""
     help: str
@@ -68,7 +69,7 @@ class Option:
     metavar: str | None = None
     """The name of its value in ``--help``; None for the one of its kind."""
     names: tuple[str, ...] = ()
-    """Values that a shell completes, where others are possible too."""
+    """Values that a shell completes. Other values are possible too."""
 
 
 def _whole(what: str, low: int, high: int) -> Callable[[Any, str], int]:
@@ -76,7 +77,7 @@ def _whole(what: str, low: int, high: int) -> Callable[[Any, str], int]:
 
 
 def _optional(check: Callable[[Any, str], Any], otherwise: Any = None) -> Callable[[Any, str], Any]:
-    """Return a check that takes None too, and makes ``otherwise`` of it."""
+    """Return a check that also accepts None, and turns it into ``otherwise``."""
     return lambda value, flag: otherwise if value is None else check(value, flag)
 
 
@@ -100,7 +101,7 @@ def _method(value: Any, flag: str) -> str | SearchMethod:
 
 
 def _fleet(value: Any, flag: str) -> FleetConfig:
-    """Return the fleet of a fleet file; None: this machine's CPU. Raises :class:`FleetFileError` too."""
+    """Return the fleet of a fleet file; None: this machine's CPU. Raise :class:`FleetFileError` too."""
     if value is None:
         return default_fleet()
     return value if isinstance(value, FleetConfig) else load_fleet(values.path("a fleet file", value, flag))
@@ -159,7 +160,7 @@ def _address(value: Any, flag: str) -> str | None:  # noqa: ARG001 - its message
 
 
 class PlanOptions(TypedDict, total=False):
-    """The options that say what is tuned and how: those of ``plan``, too."""
+    """The options that say what is tuned and how. They are also those of ``plan``."""
 
     method: Annotated[
         str | SearchMethod,
@@ -445,8 +446,8 @@ OPTIONS: Mapping[str, Option] = options_of(RequestOptions)
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every option as a request has it, from those that are given. Raises :class:`RequestError`,
-    :class:`FleetFileError`, and TypeError for an unknown name."""
+    """Return the checked value of every option. Options that are not ``given`` have their defaults. Raise
+    :class:`RequestError`, :class:`FleetFileError`, and TypeError for an unknown name."""
     unknown = sorted(set(given) - set(OPTIONS))
     if unknown:
         raise TypeError(f"unknown option {unknown[0]!r}")

@@ -1,7 +1,7 @@
 """Checks of options, keys and arguments of the Python API: numbers in their ranges, paths, flags.
 
-Every wrong value gives one line that says what is allowed and where the value is given. The module needs nothing but
-Python: a board checks its options with it.
+Every wrong value gives one line that says what is allowed and where the value is given. The module needs no other
+packages, because a board checks its options with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from fleet_tune.base.errors import RequestError
 
-# What fits into the tables and timers of all that is beneath: 31 years; more trials than anybody will make.
+# Limits that fit the tables and timers of all libraries below: 31 years, and more trials than anybody will make.
 MOST_SECS = 1e9
 MOST_TRIALS = 10**9
 MAX_SEED = 2**32 - 1
@@ -27,17 +27,17 @@ _SHOWN_CHARACTERS = 60
 
 
 def shown(value: object) -> str:
-    """A value as it stands in a message: in one line, and short, whatever it is."""
+    """Return any value as text for a message: one short line."""
     try:
         text = repr(value)
-    except Exception:  # a number of more digits than Python writes, or somebody's own __repr__
+    except Exception:  # a number with more digits than Python writes, or somebody's own __repr__
         return f"a {type(value).__name__}"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
 
 
 def whole_number(what: str, value: Any, low: int, high: int, option: str) -> int:
-    """``value`` as a whole number from ``low`` to ``high``. Raises :class:`RequestError`."""
+    """Return ``value`` as a whole number from ``low`` to ``high``. Raise :class:`RequestError`."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool) and low <= int(value) <= high:
         return int(value)
     raise RequestError(
@@ -46,7 +46,7 @@ def whole_number(what: str, value: Any, low: int, high: int, option: str) -> int
 
 
 def seconds(what: str, value: Any, option: str) -> float:
-    """``value`` as a number of seconds: above 0, and finite. Raises :class:`RequestError`."""
+    """Return ``value`` as a number of seconds: above 0, and finite. Raise :class:`RequestError`."""
     if _is_real(value) and 0 < value <= MOST_SECS and float(value) > 0:
         return float(value)
     raise RequestError(
@@ -56,7 +56,7 @@ def seconds(what: str, value: Any, option: str) -> float:
 
 
 def number(what: str, value: Any, low: float, high: float, option: str) -> float:
-    """``value`` as a number from ``low`` to ``high``. Raises :class:`RequestError`."""
+    """Return ``value`` as a number from ``low`` to ``high``. Raise :class:`RequestError`."""
     if _is_real(value) and low <= value <= high:
         return float(value)
     raise RequestError(
@@ -65,7 +65,7 @@ def number(what: str, value: Any, low: float, high: float, option: str) -> float
 
 
 def share(what: str, value: Any, option: str) -> float:
-    """``value`` as a number from 0 to 1. Raises :class:`RequestError`."""
+    """Return ``value`` as a number from 0 to 1. Raise :class:`RequestError`."""
     return number(what, value, 0, 1, option)
 
 
@@ -74,7 +74,7 @@ def _is_real(value: Any) -> bool:
 
 
 def path(what: str, value: Any, option: str) -> Path:
-    """``value`` as a path that a system call takes. Raises :class:`RequestError`."""
+    """Return ``value`` as a path that a system call takes. Raise :class:`RequestError`."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str) or not text or "\0" in text:
         raise RequestError(f"{what} is a path, not {shown(value)}", f"give one with {option}")
@@ -82,20 +82,21 @@ def path(what: str, value: Any, option: str) -> Path:
 
 
 def flag(what: str, value: Any, option: str) -> bool:
-    """``value`` as it is, where it is True or False. Raises :class:`RequestError`."""
+    """Return ``value`` if it is True or False. Raise :class:`RequestError`."""
     if isinstance(value, bool):
         return value
     raise RequestError(f"{what} is true or false, not {shown(value)}", f"see {option}")
 
 
 def callback(what: str, value: Any, option: str) -> None:
-    """Raises :class:`RequestError` where ``value`` is neither None nor something to call."""
+    """Raise :class:`RequestError` if ``value`` is neither None nor callable."""
     if value is not None and not callable(value):
         raise RequestError(f"{what} is a function, not {shown(value)}", f"see {option}")
 
 
 def cluster_address(value: Any) -> str | None:
-    """``value`` as the address of a Ray cluster, None for none. Raises :class:`RequestError`."""
+    """Return ``value`` as the address of a Ray cluster; ``None`` stands for no cluster. Raise
+    :class:`RequestError`."""
     if value is None or (isinstance(value, str) and value == "auto"):
         return value
     match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
@@ -108,7 +109,7 @@ def cluster_address(value: Any) -> str | None:
 
 
 def listening_host(value: Any) -> str:
-    """``value`` as an address on which to listen. Raises :class:`RequestError`."""
+    """Return ``value`` as an address on which to listen. Raise :class:`RequestError`."""
     if not isinstance(value, str) or not is_host(value):
         raise RequestError(
             f"the address of the metrics is one of this machine, as 0.0.0.0 for all of them, not {shown(value)}",
@@ -118,12 +119,12 @@ def listening_host(value: Any) -> str:
 
 
 def gateway(value: Any) -> str:
-    """``value`` as the address of a push gateway. Raises :class:`RequestError`."""
+    """Return ``value`` as the address of a push gateway. Raise :class:`RequestError`."""
     text = value if isinstance(value, str) else ""
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         well = parts.scheme in ("http", "https") and is_host(parts.hostname or "") and (parts.port or 1) >= 1
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         well = False
     if not well:
         raise RequestError(
@@ -134,8 +135,8 @@ def gateway(value: Any) -> str:
 
 
 def is_host(text: str) -> bool:
-    """Return true if ``text`` can be the name or address of a host. Others, such as ``a..b``, make a look-up raise
-    something else than OSError."""
+    """Return true if ``text`` can be the name or address of a host. For other text, such as ``a..b``, a look-up raises
+    an error other than OSError."""
     try:
         return 0 < len(text.encode("idna")) <= _MOST_HOST and text.isprintable() and not re.search(r"\s", text)
     except UnicodeError:
@@ -143,7 +144,8 @@ def is_host(text: str) -> bool:
 
 
 def digits(text: str, low: int, high: int) -> int:
-    """The whole number that ``text`` writes in digits. Raises ValueError where it is none from ``low`` to ``high``."""
+    """Return the whole number that ``text`` writes in digits. Raise ValueError if it is not one from ``low`` to
+    ``high``."""
     if re.fullmatch(rf"\d{{1,{_MOST_DIGITS}}}", text, re.ASCII) is None or not low <= int(text) <= high:
         raise ValueError(f"{shown(text)} is not a number from {low} to {high}")
     return int(text)
@@ -155,7 +157,8 @@ _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMB
 
 
 def duration(text: str) -> float:
-    """Seconds of ``300``, ``5m``, ``1h30m``, ``1.5h``, ``2d``. Raises :class:`RequestError` for anything else or 0."""
+    """Return the seconds of ``300``, ``5m``, ``1h30m``, ``1.5h``, ``2d``. Raise :class:`RequestError` for anything
+    else or 0."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is not None:
         parts = zip(match.groups(), _UNITS.values(), strict=True)

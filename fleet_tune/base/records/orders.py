@@ -1,9 +1,9 @@
-"""Orders of people for the devices of a fleet file, in a small SQLite file beside it, which command line and runs
-share.
+"""Orders of people for the devices of a fleet file. They are in a small SQLite file beside it, which the command line
+and runs share.
 
 ``fleet.toml`` has its orders in ``fleet.orders.db``. An order (drain, maintenance, retire, resume) holds for every run
-that uses the fleet file, also for later ones; a running one obeys within a second. The file also says which runs used
-the fleet last, so that ``fleet-tune device list`` finds what they know of the devices.
+that uses the fleet file, also for later runs; a current run obeys within a second. The file also lists the last runs
+that used the fleet, so that ``fleet-tune device list`` finds their records of the devices.
 
 Any number of processes read and write it: every call opens the file for one short transaction. A fleet without a file,
 or a file that does not exist yet, has no orders.
@@ -35,7 +35,8 @@ _SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``admin``: what shall be of the device (DRAINING, MAINTENANCE, RETIRED, or ACTIVE again). ``seq`` only grows."""
+    """``admin``: the ordered state of the device (DRAINING, MAINTENANCE, RETIRED, or ACTIVE again). ``seq`` only
+    grows."""
 
     seq: int
     device_id: str
@@ -52,8 +53,8 @@ def orders_path(fleet_file: Path) -> Path:
 class FleetOrders:
     """The orders in the file at ``path``, which need not exist.
 
-    Every method raises :class:`FleetOrdersError` where the file cannot be read or written, is of a newer version, or is
-    something else.
+    Every method raises :class:`FleetOrdersError` if the file cannot be read or written, is of a newer version, or has
+    other content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +69,7 @@ class FleetOrders:
             )
 
     def since(self, cursor: int) -> list[Order]:
-        """Orders with ``seq > cursor``, in the order in which they were given."""
+        """Return the orders with ``seq > cursor``, in the order in which they were given."""
         rows = self._rows("SELECT seq, device, admin, reason, unix_secs FROM orders WHERE seq > ? ORDER BY seq", cursor)
         try:
             return [Order(seq, device, Admin(admin), reason, secs) for seq, device, admin, reason, secs in rows]
@@ -76,7 +77,7 @@ class FleetOrders:
             raise self._unusable(str(error)) from error
 
     def latest(self) -> dict[str, Order]:
-        """The last order for every device that ever had one."""
+        """Return the last order for every device that ever had one, by device id."""
         return {order.device_id: order for order in self.since(0)}
 
     def note_run(self, run_id: str, records: Path) -> None:
@@ -87,7 +88,8 @@ class FleetOrders:
             )
 
     def last_records(self) -> Path | None:
-        """The record database of the last run that used the fleet; None where none did, or it is gone."""
+        """Return the record database of the last run that used the fleet and whose database is still there; ``None`` if
+        there is none."""
         rows = self._rows("SELECT records FROM runs ORDER BY unix_secs DESC, rowid DESC")
         return next((path for (text,) in rows if (path := Path(text)).is_file()), None)
 
@@ -101,7 +103,8 @@ class FleetOrders:
 
     @property
     def _reading_mode(self) -> str:
-        """The mode in which what a killed writer left is undone, where this user may write."""
+        """SQLite mode for reading: ``rw`` if this user may write, so that SQLite can undo what a killed writer left;
+        else ``ro``."""
         return "rw" if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK) else "ro"
 
     @contextlib.contextmanager
@@ -140,6 +143,6 @@ class FleetOrders:
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    """True for a file that its first writer has made, and not filled yet, or could not fill."""
+    """Return true if the file has no tables: its first writer has made it, and has not filled it yet or could not."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return bool(tables == 0)

@@ -1,6 +1,6 @@
-"""Dimensions whose extents are known when a network runs: their bounds, and how often each extent comes.
+"""Dimensions whose extents are only known when a network runs: their bounds, and how often each extent occurs.
 
-Their text is what ``--shapes`` and ``--shapes-weights`` take: ``n=1..32, tokens=1..128`` and
+They are written as ``--shapes`` and ``--shapes-weights`` take them: ``n=1..32, tokens=1..128`` and
 ``n=1:0.7,8:0.2,32:0.1; tokens=16:0.5,128:0.5``.
 """
 
@@ -17,13 +17,13 @@ MOST_EXTENT = 2**16
 """Largest extent that a dynamic dimension may have."""
 
 Weights = tuple[tuple[int, float], ...]
-"""Extents, ascending, each with its weight: a number that says how often it comes relative to the others."""
+"""Extents, ascending, each with its weight: how often it occurs relative to the others."""
 
 Extents = Mapping[str, int]
 """An extent of each dynamic dimension, by its name."""
 
 _MOST_ROWS = 7
-"""Rows that stand in registers together, of a tile whose number of rows is no power of two."""
+"""Largest number of rows that are kept in registers together, in a tile whose number of rows is not a power of two."""
 _MOST_EXACT = 4
 
 _NAME = r"\w+"
@@ -38,7 +38,7 @@ _WEIGHTS_FORM = 'write them as "n=1:0.7,8:0.2,32:0.1"'
 
 @dataclass(frozen=True)
 class Bounds:
-    """The extents from a smallest to a largest one of a named dimension."""
+    """The smallest and the largest extent of a named dimension."""
 
     name: str
     least: int
@@ -63,7 +63,7 @@ class Bounds:
             )
 
     def __str__(self) -> str:
-        """Its bounds, as ``--shapes`` takes them."""
+        """Return the bounds as ``--shapes`` takes them."""
         return f"{self.name}={self.least}" + ("" if self.is_fixed else f"..{self.most}")
 
     def __contains__(self, extent: int) -> bool:
@@ -71,7 +71,7 @@ class Bounds:
 
     @property
     def is_fixed(self) -> bool:
-        """True if it has one extent alone."""
+        """True if there is only one extent."""
         return self.least == self.most
 
 
@@ -80,8 +80,8 @@ class Dimension(Bounds):
     """A named dimension, which occurs in one or several inputs of a network."""
 
     weights: Weights = ()
-    """The extents that it is known to have: :attr:`samples`, equally, where none are given. A fixed dimension has
-    none."""
+    """Extents that the dimension is known to have, with their weights. Default: :attr:`samples`, with equal weights. A
+    fixed dimension has none."""
 
     def __post_init__(self) -> None:
         """Raise :class:`RequestError` for a wrong name, wrong bounds, and weights that do not belong to them."""
@@ -92,7 +92,7 @@ class Dimension(Bounds):
                 f'give larger ones too: "{self.name}=0..32"',
             )
         if not self.weights and not self.is_fixed:
-            object.__setattr__(self, "weights", self._equal)  # the way of a frozen class
+            object.__setattr__(self, "weights", self._equal)  # the only way in a frozen class
         self._check_weights()
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Dimension(Bounds):
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """The ends and the powers of two between them, ascending."""
+        """The bounds and the powers of two between them, ascending."""
         powers = (1 << at for at in range(MOST_EXTENT.bit_length()))
         return tuple(sorted({self.least, self.most, *(n for n in powers if self.least < n < self.most)}))
 
@@ -111,14 +111,15 @@ class Dimension(Bounds):
 
     @property
     def tile_sizes(self) -> tuple[int, ...]:
-        """The numbers of rows of tiles, ascending: the powers of two, which one schedule fits, from the largest that is
-        not above the smallest extent (1, if that is 0) to the largest that is not above :attr:`typical`."""
+        """The numbers of rows of tiles, ascending: powers of two, so that one schedule fits all of them. The first is
+        the largest that is not above the smallest extent (1 if that is 0), the last the largest that is not above
+        :attr:`typical`."""
         return tuple(1 << at for at in range(max(self.least, 1).bit_length() - 1, self.typical.bit_length()))
 
     def exact_sizes(self, most: int) -> tuple[int, ...]:
-        """Return the extents that have a tile of their own between those of :attr:`tile_sizes` up to ``most``,
-        ascending: of the extents with a weight, the four in which most time is spent. Up to seven rows in registers fit
-        each of them; others are computed by several tiles."""
+        """Return the extents below ``most`` that get a tile of their own besides those of :attr:`tile_sizes`,
+        ascending. They are the four weighted extents in which most time is spent, of those that are a power of two
+        times 3, 5 or 7 (the rows that registers hold together). All other extents are computed by several tiles."""
         weighted = [
             (extent * weight, extent)
             for extent, weight in self.weights
@@ -128,12 +129,12 @@ class Dimension(Bounds):
 
     @property
     def between(self) -> int:
-        """An odd extent in the middle: of several tiles."""
+        """An odd extent in the middle of the bounds, which takes several tiles."""
         return min((self.least + self.most) // 2 | 1, self.most)
 
     @property
     def weights_text(self) -> str:
-        """Its weights, as ``--shapes-weights`` takes them; empty where they are those without any."""
+        """The weights as ``--shapes-weights`` takes them; empty if they are the default."""
         if self.weights == (() if self.is_fixed else self._equal):
             return ""
         return f"{self.name}={','.join(f'{n}:{_number(weight)}' for n, weight in self.weights)}"
@@ -175,7 +176,7 @@ def in_words(extents: Extents) -> str:
 
 
 def parse_bounds(text: str) -> tuple[Bounds, ...]:
-    """Return the bounds of ``n=1..32, tokens=128``, in order. Raises :class:`RequestError`."""
+    """Return the bounds of ``n=1..32, tokens=128``, in order. Raise :class:`RequestError`."""
     found = []
     for part in text.split(","):
         match = _BOUNDS.fullmatch(part.strip())
@@ -187,12 +188,12 @@ def parse_bounds(text: str) -> tuple[Bounds, ...]:
 
 
 def parse_dimensions(text: str) -> tuple[Dimension, ...]:
-    """Return the dimensions with the bounds of :func:`parse_bounds`. Raises :class:`RequestError`."""
+    """Return the dimensions with the bounds of :func:`parse_bounds`. Raise :class:`RequestError`."""
     return tuple(Dimension(each.name, each.least, each.most) for each in parse_bounds(text))
 
 
 def parse_weights(text: str) -> dict[str | None, Weights]:
-    """Return the weights of ``n=1:0.7,8:0.2,32:0.1; tokens=16:0.5,512:0.5`` by the names of their dimensions. Raises
+    """Return the weights of ``n=1:0.7,8:0.2,32:0.1; tokens=16:0.5,512:0.5`` by the names of their dimensions. Raise
     :class:`RequestError`."""
     found: dict[str | None, Weights] = {}
     for part in text.split(";"):
@@ -212,7 +213,7 @@ def parse_weights(text: str) -> dict[str | None, Weights]:
 
 
 def weight_of(extent: str, weight: str) -> tuple[int, float]:
-    """Return an extent and its weight, from their digits. Raises :class:`RequestError`."""
+    """Return an extent and its weight, from their digits. Raise :class:`RequestError`."""
     try:
         return _extent(extent), float(weight)
     except ValueError:

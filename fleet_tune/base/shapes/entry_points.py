@@ -1,7 +1,7 @@
 """Entry points of a network: named parts of the range of its dynamic dimensions.
 
-A decoder reads a prompt, of many tokens with an empty cache, and then takes steps of one token. Both are one network,
-which has its weights once: ``prompt: past=0`` and ``step: tokens=1`` are names for them.
+A decoder reads a prompt, of many tokens with an empty cache, and then takes steps of one token. Both are one network
+with one copy of its weights: ``prompt: past=0`` and ``step: tokens=1`` are names for them.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ _FORM = re.compile(r"([^\W\d]\w*)\s*:(.*)", re.ASCII | re.DOTALL)
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """A part of the range, by its name."""
+    """A named part of the range."""
 
     name: str
     bounds: tuple[Bounds, ...]
-    """Of the dimensions that have fewer extents in it. The others have all of theirs."""
+    """Bounds of the dimensions that have fewer extents in this part. All other dimensions have their whole range."""
 
     def __str__(self) -> str:
-        """The text that :func:`parse_entry_point` reads."""
+        """Return the text that :func:`parse_entry_point` reads."""
         return f"{self.name}: {', '.join(map(str, self.bounds))}".rstrip()
 
     def __contains__(self, extents: Extents) -> bool:
         return self.wrong(extents) is None
 
     def wrong(self, extents: Extents) -> Bounds | None:
-        """Return the first bounds that ``extents`` are not within; None if they are within all."""
+        """Return the first bounds that ``extents`` violate; ``None`` if there are none."""
         return next((each for each in self.bounds if extents[each.name] not in each), None)
 
     def typical(self, dimensions: Sequence[Dimension]) -> Extents:
-        """Return, of the extents in it, those in which most of the time is spent by the weights of ``dimensions``."""
+        """Return the extents within this part in which most of the time is spent, by the weights of ``dimensions``."""
         within = {each.name: each for each in self.bounds}
         return {each.name: _typical(each, within.get(each.name, each)) for each in dimensions}
 
     def among(self, dimensions: Mapping[str, Dimension]) -> EntryPoint:
-        """Return it without bounds of fixed dimensions. ``dimensions``: all that the network has, by name. Raises
-        :class:`RequestError` for bounds of another one, and for wider ones."""
+        """Return the entry point without bounds of fixed dimensions. ``dimensions``: all dimensions of the network, by
+        name. Raise :class:`RequestError` for bounds of an unknown dimension, and for bounds that are wider than the
+        network's."""
         for each in self.bounds:
             whole = dimensions.get(each.name)
             if whole is None:
@@ -63,11 +64,11 @@ def is_entry_point(text: str) -> bool:
 
 
 def parse_entry_point(text: str) -> EntryPoint:
-    """Return the entry point of ``step: tokens=1, past=1..1023``. Raises :class:`RequestError`."""
+    """Return the entry point of ``step: tokens=1, past=1..1023``. Raise :class:`RequestError`."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise RequestError(f"{text.strip()[:60]!r} is no entry point", 'write it as "step: tokens=1"')
-    # Without bounds it is the whole range: those of dimensions that the network has fixed are left out.
+    # A text without bounds stands for the whole range: it is written if :meth:`EntryPoint.among` left out all bounds.
     bounds = parse_bounds(match[2]) if match[2].strip() else ()
     names = [each.name for each in bounds]
     twice = next((name for name in names if names.count(name) > 1), None)

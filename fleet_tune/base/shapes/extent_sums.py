@@ -15,13 +15,13 @@ class ExtentSum:
     """A sum of multiples of dimensions and a number, or a number alone."""
 
     terms: tuple[tuple[str, int], ...]
-    """Dimensions by their names, each once, with their factors, from 1 up."""
+    """Names of the dimensions, each once, with their factors, from 1 up."""
     number: int = 0
-    """What is added: from 0 up."""
+    """The number that is added, from 0 up."""
 
     @classmethod
     def of(cls, terms: Iterable[tuple[str, int]], number: int = 0) -> ExtentSum:
-        """Return the sum of terms, of which several may have one name."""
+        """Return the sum of these terms. Several of them may have the same name."""
         found: dict[str, int] = {}
         for name, factor in terms:
             found[name] = found.get(name, 0) + factor
@@ -29,7 +29,7 @@ class ExtentSum:
 
     @classmethod
     def parse(cls, text: str) -> ExtentSum:
-        """Return the sum whose text ``str(sum)`` is. Raises ValueError."""
+        """Return the sum that ``str`` has written as ``text``. Raise ValueError for a text that is no sum."""
         if _NAME.fullmatch(text):
             return cls(((text, 1),))
         terms: list[tuple[str, int]] = []
@@ -58,26 +58,26 @@ class ExtentSum:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The dimensions."""
+        """Names of the dimensions."""
         return tuple(name for name, _ in self.terms)
 
     @property
     def is_name(self) -> bool:
-        """True if it is a dimension itself."""
+        """True if the sum is a single dimension."""
         return not self.number and [factor for _, factor in self.terms] == [1]
 
     def at(self, extents: Mapping[str, int]) -> int:
-        """Return its value at these extents of all its dimensions."""
+        """Return the value of the sum at these extents of all its dimensions."""
         return self.number + sum(factor * extents[name] for name, factor in self.terms)
 
 
 Shape = Sequence[int | str]
-"""A shape, with the text of a sum (mostly a name alone) where an extent is dynamic."""
+"""A shape. A dynamic extent is the text of a sum, which mostly is a name alone."""
 
 
 def sums_of(shapes: Sequence[Shape]) -> tuple[tuple[int, int, ExtentSum], ...]:
-    """Return the extents of ``shapes`` that are sums and no dimensions themselves: the place of the shape, the axis and
-    the sum. Raises ValueError for another text."""
+    """Return the extents of ``shapes`` that are sums and not single dimensions: the index of the shape, the axis and
+    the sum. Raise ValueError for a text that is no sum."""
     found = (
         (at, axis, ExtentSum.parse(extent))
         for at, shape in enumerate(shapes)

@@ -1,6 +1,6 @@
-"""The shapes that a network is tuned for: its dynamic dimensions, and the names of parts of their range.
+"""The shapes that a network is tuned for: its dynamic dimensions, and named parts of their range.
 
-Their text is that of their bounds, weights and entry points, one behind the other:
+Their text has the bounds, then the weights, then the entry points:
 ``tokens=1..512, past=0..1023; tokens=16:0.7,512:0.3; step: tokens=1``.
 """
 
@@ -32,7 +32,7 @@ class Shapes:
             raise RequestError(f"two entry points are called {twice!r}", "give each a name of its own")
 
     def __str__(self) -> str:
-        """The text that :func:`parse_shapes` reads."""
+        """Return the text that :func:`parse_shapes` reads."""
         bounds = [", ".join(map(str, self.dimensions))] if self.dimensions else []
         weights = [each.weights_text for each in self.dimensions if each.weights_text]
         return "; ".join([*bounds, *weights, *map(str, self.entry_points)])
@@ -49,13 +49,14 @@ class Shapes:
     @property
     def typical(self) -> Extents:
         """The extents in which most of the time is spent: the network is tuned, compared with its framework and timed
-        at these. Empty where all dimensions are fixed."""
+        at these. Empty if all dimensions are fixed."""
         return {each.name: each.typical for each in self.dynamic}
 
     @property
     def frequent(self) -> tuple[tuple[Extents, float], ...]:
         """The extents in which most of the time is spent, if time grows with them, at most four, each with how often it
-        comes. Of several dimensions the others have their typical extents. Empty where all dimensions are fixed."""
+        occurs. One dimension varies at a time; the others have their typical extents. Empty if all dimensions are
+        fixed."""
         shares: dict[tuple[int, ...], float] = {}
         weights: dict[tuple[int, ...], float] = {}
         for each in self.dynamic:
@@ -69,15 +70,16 @@ class Shapes:
 
     @property
     def samples(self) -> tuple[Extents, ...]:
-        """Extents that show what the network takes, ascending: the samples of each dimension, with the others typical,
-        and the typical ones of each entry point. Empty where all dimensions are fixed."""
+        """Extents that show the range of the network, ascending: the samples of each dimension while the other
+        dimensions are typical, and the typical extents of each entry point. Empty if all dimensions are fixed."""
         samples = ({**self.typical, each.name: extent} for each in self.dynamic for extent in each.samples)
         return _ascending([*samples, *(each.typical(self.dynamic) for each in self.entry_points)])
 
     @property
     def others(self) -> tuple[Extents, ...]:
-        """Extents besides the typical ones at which a network is compared with its framework, the smallest first: each
-        number of rows of a tile, and one of several tiles. Empty where all dimensions are fixed."""
+        """Extents besides the typical ones at which a network is compared with its framework, ascending:
+        :attr:`samples`, extents with a tile of their own, and the least, middle and largest extents of all dimensions
+        together. They take each number of rows of a tile, and several tiles. Empty if all dimensions are fixed."""
         alike = (
             {each.name: extent for each, extent in zip(self.dynamic, extents, strict=True)}
             for extents in zip(*((each.least, each.between, each.most) for each in self.dynamic), strict=True)
@@ -91,8 +93,8 @@ class Shapes:
         return tuple(each for each in _ascending([*self.samples, *exact, *alike]) if each != self.typical)
 
     def with_weights(self, weights: Mapping[str | None, Weights]) -> Shapes:
-        """Return the same with weights, by the names of their dimensions; None: of the only dynamic one. Raises
-        :class:`RequestError`."""
+        """Return the same shapes with ``weights``, by the names of their dimensions. The name None stands for the only
+        dynamic dimension. Raise :class:`RequestError`."""
         names = [each.name for each in self.dynamic]
         if not names:
             raise RequestError(
@@ -117,7 +119,7 @@ class Shapes:
 
 
 def parse_shapes(text: str) -> Shapes:
-    """Return the shapes whose text ``str(shapes)`` is. Raises :class:`RequestError`."""
+    """Return the shapes that ``str`` has written as ``text``. Raise :class:`RequestError`."""
     bounds, *rest = text.split(";") if not is_entry_point(text.partition(";")[0]) else ["", *text.split(";")]
     entry_points = tuple(parse_entry_point(each) for each in rest if is_entry_point(each))
     weights = "; ".join(each for each in rest if not is_entry_point(each) and each.strip())

@@ -1,4 +1,4 @@
-"""The pages of a dashboard as HTML, made of what the runs, the store and the service say."""
+"""The pages of a dashboard as HTML, made from the state of the runs, of the store and of the service."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def overview(runs: Mapping[str, WatchedRun | UserError]) -> str:
 
 
 def run_page(run: WatchedRun, events: Sequence[DeviceEvent], report: str) -> str:
-    """Return the main part of one run's page. ``events``: of its devices; ``report``: address of its report."""
+    """Return the main part of a run's page. ``events``: those of its devices; ``report``: address of its report."""
     history = run.history
     outcomes: Counter[str] = sum((task.outcomes for task in history.tasks), start=Counter())
     last = run.last_record_unix_secs
@@ -196,7 +196,7 @@ def _task_rows(history: RunHistory) -> list[dict[str, Any]]:
 
 
 def _begin(history: RunHistory, events: Sequence[DeviceEvent] = ()) -> float:
-    """Return when the first thing happened, in seconds since 1970."""
+    """Return the time of the first record or event, in seconds since 1970."""
     firsts = [times[0] for times in history.measured_unix_secs.values() if len(times)]
     return min([*firsts, *(each.unix_secs for each in events)], default=0.0)
 
@@ -221,7 +221,8 @@ def _timeline(history: RunHistory, events: Sequence[DeviceEvent]) -> str:
 
 
 def _stretches(times: Sequence[float], least: float) -> list[tuple[float, float]]:
-    """Return the times in which records came without a longer pause; pauses below ``least`` cannot be seen."""
+    """Return begin and end of each stretch of time in which records came without a pause. A pause is longer than
+    :data:`_PAUSE_SECS` and than ``least``: a shorter one would not be visible."""
     pause = max(_PAUSE_SECS, least)
     found: list[list[float]] = []
     for at in times:

@@ -11,7 +11,7 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.report.watching import RunWatcher, WatchedRun
 
 _DEPTH = 3
-"""Levels of folders in which runs are looked for, the named one among them."""
+"""Number of levels of folders that are searched for runs, including the named folder."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class RunFolder:
     def look(self, name: str) -> WatchedRun:
         """Return a run as it is now. May be called by several threads.
 
-        Raises KeyError for a name that is none, and what :meth:`RunWatcher.look` raises.
+        Raises KeyError for an unknown name, and what :meth:`RunWatcher.look` raises.
         """
         names = self.names()
         folder = names[name]
@@ -63,7 +63,7 @@ class RunFolder:
             return watched.watcher.look()
 
     def look_at_all(self) -> Mapping[str, WatchedRun | UserError]:
-        """Return all runs as they are now; the reason for those that cannot be read."""
+        """Return all runs as they are now; for a run that cannot be read, the error."""
         runs: dict[str, WatchedRun | UserError] = {}
         for name in self.names():
             try:

@@ -44,8 +44,9 @@ class Site(Protocol):
     """Content of a dashboard. Its methods block, and are called by several threads."""
 
     def page(self, path: str) -> tuple[str, str, str]:
-        """Return the title, the main part and the address of the list above of the page at a path, which begins with a
-        slash. Raises :class:`NoPageError` for a path without a page, UserError for what cannot be read."""
+        """Return the page at ``path``, which begins with a slash: its title, its main part, and the address of the list
+        of runs, empty if there is none. Raises :class:`NoPageError` for a path without a page, UserError if the content
+        cannot be read."""
         ...
 
     def report(self, path: str) -> str:
@@ -82,7 +83,7 @@ class RunSite:
 
 
 class StoreSite:
-    """The page of a record store. ``store``: its file. Raises RecordStoreError where there is none."""
+    """The page of a record store. ``store``: its file. Raises RecordStoreError if there is none."""
 
     def __init__(self, store: Path) -> None:
         self._store = store_at(store)
@@ -127,7 +128,7 @@ class RetuneSite:
 def site_of(path: Path) -> Site:
     """Return the pages of a folder of runs, of a file of ``fleet-tune retune`` (``.toml``), or of a record store.
 
-    Raises :class:`RequestError` for a folder without runs, and what is wrong with the file or the store.
+    Raises :class:`RequestError` for a folder without runs, and the errors of the file or the store.
     """
     if path.is_dir():
         folder = RunFolder(path)
@@ -139,7 +140,7 @@ def site_of(path: Path) -> Site:
 
 
 class _Handler(RequestHandler):
-    """A page that is asked for with GET by a browser of this dashboard's own address."""
+    """A page for GET requests to this dashboard's own address."""
 
     def initialize(self, site: Site, host: str) -> None:
         self._site, self._host = site, host
@@ -151,7 +152,7 @@ class _Handler(RequestHandler):
         self.set_header("Cache-Control", "no-cache")
 
     def prepare(self) -> None:
-        # A page of somebody else must not read this one under a name of its own that leads here.
+        # Against DNS rebinding: a foreign page must not read this one under a host name that resolves to this machine.
         if self.request.host_name.strip("[]") not in (*_HERE, self._host) and self._host in _HERE:
             raise HTTPError(403)
 
@@ -171,7 +172,7 @@ class _Page(_Handler):
             title, main, up = await self._made(self._site.page, path)
         except UserError as error:  # damaged, or gone: it may come back
             title, main, up = "fleet-tune", pages.problem(str(error)), "/"
-        # Of a page that is shown already, only what is in it is asked for again.
+        # A browser that shows the page already asks for its main part only.
         self.write(main if self.get_argument("part", "") else pages.whole_page(title, main, up))
 
 
@@ -196,12 +197,12 @@ async def serve(site: Site, host: str, port: int, ready: Callable[[int], None]) 
     """Serve the pages of a site until this is cancelled.
 
     Args:
-        site: what is shown.
+        site: the pages.
         host: address of this machine.
         port: 0 for any that is free.
         ready: is called with the port once it answers.
 
-    Raises :class:`RequestError` where the port cannot be opened.
+    Raises :class:`RequestError` if the port cannot be opened.
     """
     common = {"site": site, "host": host}
     application = Application(

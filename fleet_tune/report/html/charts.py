@@ -29,9 +29,9 @@ def step_chart(
     """Return an SVG element of values that change in steps: each holds until the next one. The y axis begins at 0.
 
     Args:
-        series: x and y, by x, of each value by its name; at least one point of each. The lines differ in their dashes,
-            and where there are several, each has its name beside its end.
-        title: what readers hear who do not see the picture.
+        series: the points (x, y) of each line in order of x, by its name; at least one point for each. The lines differ
+            in their dashes. If there are several, each has its name beside its end.
+        title: text for screen readers.
         x_label: name of the x axis.
         x_text: text of an x.
         y_text: text of a y.
@@ -82,12 +82,12 @@ class TimelineRow:
     busy: Sequence[tuple[float, float]]
     """Begin and end of the times in which it worked, in seconds."""
     events: Sequence[tuple[float, str]]
-    """Second and text of what happened to it."""
+    """Second and text of each of its events."""
 
 
 def timeline(rows: Sequence[TimelineRow], end: float, title: str, x_text: Callable[[float], str]) -> str:
-    """Return an SVG element with a row for each device: bars where it worked, a line for each event, which shows its
-    text to a pointer. From second 0 to ``end``, which is positive."""
+    """Return an SVG element with a row for each device: bars for the times in which it worked, and a line for each
+    event, which shows its text under the pointer. The axis goes from second 0 to ``end``, which is positive."""
     width, height = _WIDTH - _LEFT - _RIGHT, _ROW * len(rows)
 
     def across(x: float) -> str:

@@ -1,4 +1,4 @@
-"""One HTML file of two runs side by side, as :mod:`fleet_tune.report.html.page` of one."""
+"""One HTML file of two runs side by side; :mod:`fleet_tune.report.html.page` makes that of one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet_tune.report.words import format_secs
 
 
 def write_comparison(comparison: RunComparison, out: Path) -> None:
-    """Write the page. Raises :class:`RequestError` where ``out`` cannot be written."""
+    """Write the page. Raises :class:`RequestError` if ``out`` cannot be written."""
     text = render_comparison_page(comparison)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

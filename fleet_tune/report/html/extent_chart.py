@@ -16,10 +16,10 @@ _LETTER = 14
 
 def extent_chart(series: Mapping[str, Sequence[tuple[int, float]]], dimension: str) -> str:
     """Return an SVG element with a line for each framework: its seconds, on a logarithmic axis, over the extents, which
-    are as far from each other as each is from the next.
+    are equally spaced.
 
     Args:
-        series: extents and seconds of each framework, at least one of one of them.
+        series: extents and seconds of each framework; at least one framework has a point.
         dimension: name of the dimension.
     """
     extents = sorted({extent for points in series.values() for extent, _ in points})
@@ -69,7 +69,7 @@ def _round_numbers(least: float, most: float) -> list[float]:
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Return places for names beside the ends of their lines, from the top, none on another."""
+    """Return the heights of names beside the ends of their lines, moved down so that no two names overlap."""
     placed: dict[str, float] = {}
     last = -math.inf
     for name, height in sorted(heights.items(), key=lambda item: item[1]):

@@ -1,5 +1,5 @@
-"""One HTML file of a run: no scripts, nothing from elsewhere, readable on a phone, on paper, in the dark and without
-colour."""
+"""One HTML file of a run: without scripts and external resources, readable on a phone, on paper, in the dark and
+without colour."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _TaskRow:
     """Kind and first message of each kind of failure."""
     rank_correlation: str
     schedule: ScheduleTexts | None
-    """The best schedule; None where there is none."""
+    """The best schedule; None if there is none."""
     no_schedule: str
     """Why there is none."""
 
@@ -75,7 +75,7 @@ class _Places:
 def write_report(folder: Path, out: Path) -> None:
     """Write the report of the run in ``folder`` to ``out``.
 
-    Raises :class:`RequestError` for a folder without records, and where ``out`` cannot be written.
+    Raises :class:`RequestError` for a folder without records, and if ``out`` cannot be written.
     """
     text = render_report(folder)
     try:
@@ -94,7 +94,7 @@ def render_report(folder: Path) -> str:
 
 
 def _places(history: RunHistory, devices: Mapping[str, DeviceAbstraction]) -> _Places:
-    """Return the places of the best kernels under the roofline of their devices, by task."""
+    """Return the devices, and the places of the tasks' best kernels under their rooflines."""
     places: dict[str, Place] = {}
     for task in history.tasks:
         device = devices.get(task.task.device_class.name)
@@ -105,7 +105,7 @@ def _places(history: RunHistory, devices: Mapping[str, DeviceAbstraction]) -> _P
 
 
 def _result(folder: Path) -> Mapping[str, Any]:
-    """Return what the last command on a folder told; empty where none has ended."""
+    """Return the result file of the last command on a folder; empty if there is none."""
     try:
         result: Mapping[str, Any] = json.loads((folder / RESULT_FILE).read_text())
     except (OSError, ValueError):
@@ -140,7 +140,7 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any], places
 def _network(network: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts of a compiled network."""
     lines = [("published", str(network["published"]))]
-    framework = network.get("framework", "the framework")  # of an older version: absent, as its time
+    framework = network.get("framework", "the framework")  # absent in files of older versions, as is its time
     for label, key in (("tuned", "tuned_secs"), ("untuned", "untuned_secs"), (framework, "framework_secs")):
         if network.get(key) is not None:
             lines.append((label, format_secs(network[key])))
@@ -168,7 +168,7 @@ def _network(network: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _frameworks(folder: Path) -> dict[str, Any]:
-    """Return what the page says of frameworks."""
+    """Return the values of the page on the times in frameworks."""
     found = read_times(folder)
     if found is None:
         return {"frameworks": []}
@@ -195,7 +195,7 @@ def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:
         return f"{value:.0f}"
 
     gain = history.gain(device_class, _LAST_SHARE)
-    # Further than to twice its time, what a run has gained says nothing.
+    # The gains of a run predict nothing beyond twice its time.
     more_secs = min(HOUR_SECS, history.secs)
     expected = history.expected_gain(device_class, more_secs)
     return {
@@ -277,7 +277,7 @@ def _schedule(task: TaskHistory) -> tuple[ScheduleTexts | None, str]:
         return None, "No candidate of this task was verified."
     try:
         return schedule_texts(task.task.workload.module, task.best.trace), ""
-    except (ScheduleError, ValueError) as error:  # ValueError: of TVM, for a program of another version
+    except (ScheduleError, ValueError) as error:  # TVM raises ValueError for a program of another version
         return None, f"The schedule does not fit the program any more: {error}"
 
 

@@ -73,7 +73,7 @@ def place(workload: Workload, secs: float, device: DeviceAbstraction) -> Place |
 
 
 def _arithmetic(dtypes: set[str]) -> Arithmetic:
-    """Return what products of operands of these types are computed in, where the device can."""
+    """Return the arithmetic for products of operands of these types, if the device supports it."""
     if dtypes & {"int8", "uint8"}:
         return "int8"
     return "bfloat16" if "bfloat16" in dtypes else "float32"

@@ -1,1 +1,1 @@
-"""Companions of a run, which go along with its steps: the shared store, the metrics, the fleet file."""
+"""Companions of a run, which accompany its steps: the shared store, the metrics, the fleet file."""

@@ -1,4 +1,4 @@
-"""The fleet file and the machines of the cluster during a run, as a companion."""
+"""Companion that follows the fleet file and the machines of the cluster during a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from fleet_tune.runs.fleet.fleet_watch import FleetWatch
 
 
 class FleetFollower(Companion):
-    """Adds and removes devices as the fleet file changes, and builders as machines come and go."""
+    """Adds and removes devices when the fleet file changes, and builders when machines join or leave."""
 
     failure = "the fleet file is not followed any more"
 
     async def during(self, tuning: OngoingTuning) -> None:
-        """Follow the fleet file and the cluster, as far as there is something that may change."""
+        """Follow the fleet file and the cluster. Does nothing if there is no fleet file and the
+        cluster is the run's own."""
         hosts = tuning.hosts
         if hosts.fleet.source is not None or not hosts.cluster.is_embedded:
             await FleetWatch(hosts.fleet).follow(tuning.session)

@@ -1,4 +1,4 @@
-"""The metrics endpoint of a run as a companion."""
+"""Companion that serves the metrics of a run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RunMetrics(Companion):
     """Serves the metrics of a run on a port, and sends them to a push gateway.
 
     Args:
-        port: port on which they are served; None: they are not.
+        port: port on which they are served. None if they are not served.
         host: address on which they are served.
-        gateway: push gateway; None: none.
+        gateway: push gateway; None for none.
         run: the run.
         folder: output folder of the run.
     """
@@ -46,7 +46,7 @@ class RunMetrics(Companion):
         self._pushing = threading.Thread(target=self._push_on, args=(gateway,), name="metrics-push", daemon=True)
 
     def before(self) -> None:
-        """Open the port. Raises UserError where it is taken."""
+        """Open the port. Raises UserError if it is taken."""
         self._metrics = Metrics(self._port, self._host, self._run, self._folder, user_targets())
         if self._gateway is not None:
             self._pushing.start()
@@ -57,12 +57,12 @@ class RunMetrics(Companion):
             self._push(gateway)
 
     def _push(self, gateway: str) -> None:
-        """Push. The first failure in a row is told."""
+        """Push. Only the first failure in a row is logged."""
         assert self._metrics is not None
         try:
             self._metrics.push(gateway)
             self._pushes = True
-        except (OSError, HTTPException, ValueError) as error:  # what answers there may be no gateway at all
+        except (OSError, HTTPException, ValueError) as error:  # the server may be no push gateway at all
             if self._pushes:
                 _LOG.warning("the push gateway %s does not take the metrics: %s", gateway, error)
             self._pushes = False

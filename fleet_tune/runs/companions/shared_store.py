@@ -1,4 +1,4 @@
-"""The store that several runs share, during one run: synchronized, searched for its tasks, and given its records."""
+"""Companion for the store that several runs share: it synchronizes the store and exchanges records with it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class SharedStore(Companion):
-    """The shared store of one run. A run goes without it where none is named, or where a store that nobody has named
-    cannot be used."""
+    """The shared store of one run. A run goes without it if its request has none, or if the default store, which the
+    user has not named, cannot be used."""
 
     failure = "records are not exchanged with the shared store any more"
 
@@ -34,7 +34,7 @@ class SharedStore(Companion):
         self, request: RunRequest, run_id: str, reporter: ProgressReporter, interruption: Interruption
     ) -> None:
         self.path: Path | None = None
-        """The file of the store; None in a run without one."""
+        """The file of the store. None in a run without one."""
         self._request = request
         self._run_id = run_id
         self._reporter = reporter
@@ -44,7 +44,8 @@ class SharedStore(Companion):
         self._subscription: StoreSubscription | None = None
 
     def before(self) -> None:
-        """Open the store of the request, which is made if it is missing."""
+        """Check the store of the request, and make it if it is missing. Raises :class:`RecordStoreError` if the user
+        has named a store that cannot be used."""
         place = self._request.store
         if place is None:
             return
@@ -61,8 +62,7 @@ class SharedStore(Companion):
             self._reporter.syncs_with = place.shown
 
     async def synchronize(self) -> None:
-        """Fetch everything from the team's server, if the store is a copy of a team's, in a thread beside other
-        work."""
+        """Fetch all records from the team's server, in a thread, if the store is a copy of a team's store."""
         place = self._request.store
         if self.path is not None and place is not None and place.server:
             try:
@@ -73,17 +73,17 @@ class SharedStore(Companion):
             self._reporter.syncs_with = ""
 
     def subscribe(self) -> None:
-        """Remember what the store has now: :meth:`during` takes what others add later."""
+        """Remember the present end of the store: :meth:`during` takes records that other runs add after it."""
         if self.path is not None:
             self._subscription = StoreSubscription(self.path, self._run_id)
 
     async def during(self, tuning: OngoingTuning) -> None:
-        """Exchange records with the store each minute: new ones are uploaded for other runs, and what others have
-        found is not measured again."""
+        """Exchange records with the store each minute: upload new records for other runs, and take new records of other
+        runs, so that this run does not measure the same candidates."""
         uploader, team, subscription = self._uploader, self._team, self._subscription
         if uploader is None:
             return
-        # Efforts are known at the end, and read by runs that begin.
+        # Without efforts: they are known only at the end of the run.
         steps: dict[str, Callable[[], object]] = {
             "new records are not uploaded to the store": lambda: uploader.give(with_efforts=False)
         }
@@ -91,7 +91,7 @@ class SharedStore(Companion):
             steps["the team's store is not synchronized with its server"] = lambda: team.sync(with_efforts=False)
         if subscription is not None:
             steps["records of other runs are not taken from the store"] = lambda: self._take_new(tuning, subscription)
-        failing: set[str] = set()  # already told
+        failing: set[str] = set()  # failures that are reported already
         while True:
             await asyncio.sleep(EXCHANGE_SECS)
             for what, step in steps.items():
@@ -111,8 +111,8 @@ class SharedStore(Companion):
             take(found, self._request.records, writer, origins, prepared.device_ids)
 
     async def after(self, tuned: Tuned) -> None:
-        """Upload what the run has spent, and the records that are not uploaded yet. The next run with this output
-        folder does what fails here."""
+        """Upload the efforts of the run, and the records that are not uploaded yet. If this fails, the next run with
+        this output folder uploads them."""
         if self._uploader is not None:
             await in_thread(self._upload_all, self._uploader, tuned)
 
@@ -137,7 +137,7 @@ class SharedStore(Companion):
             self._reporter.warn(text)
 
     def _go_without(self, error: RecordStoreError) -> None:
-        """Raises the error of a store that was named."""
+        """Raise the error if the user has named the store. Otherwise log a warning: the run goes without a store."""
         if self._request.store_named:
             raise error
         _LOG.warning("the run goes without a store: %s", error.problem)

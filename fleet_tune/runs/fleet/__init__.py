@@ -1,1 +1,1 @@
-"""The devices of a fleet file: access to them, their check, and changes of the file during a run."""
+"""The devices of a fleet file: access to devices, their check, and changes of the file during a run."""

@@ -1,4 +1,4 @@
-"""Access to devices outside of a tuning: from here, or on the machine of a cluster that drives them."""
+"""Access to devices outside of a tuning: from this process, or on the machine of a cluster that drives the device."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 
 
 def opened(config: DeviceConfig, realtime: bool = True) -> contextlib.AbstractContextManager[Device]:
-    """See :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError where the machine that drives it is
-    no part of the cluster that this process is connected to, or it is connected to none."""
+    """Open a device; see :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError if this process is
+    not connected to a cluster with the machine that drives the device."""
     if config.via is None:
         return open_device(config, realtime)
-    from actors.remote_devices import opened_elsewhere  # here: it loads Ray, which most commands do not need
+    from actors.remote_devices import opened_elsewhere  # late: it loads Ray, which most commands do not need
 
     return opened_elsewhere(config, realtime)
 
 
 @contextlib.contextmanager
 def reached(devices: Iterable[DeviceConfig], address: str | None) -> Iterator[None]:
-    """Connected to the cluster at ``address``, where one of the devices is driven from a machine of it. Raises
+    """Stay connected to the cluster at ``address`` in this block, if a machine of it drives one of the devices. Raises
     ClusterError."""
     if address is None or all(device.via is None for device in devices):
         yield

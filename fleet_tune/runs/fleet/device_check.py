@@ -1,4 +1,4 @@
-"""The devices of a fleet file for ``fleet-tune device``: asked now, or as the last run has kept them."""
+"""The devices of a fleet file for ``fleet-tune device``: checked now, or listed with the state of the last run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CONNECT_SECS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DeviceCheck:
-    """One device, asked just now. None stands for what was not found out."""
+    """One device, checked just now. A value that could not be found out is None."""
 
     device_id: str
     connect: str
     state: str
     """``good``, ``lost`` (does not answer), or ``failed`` (answers, but its probe does not run)."""
     detail: str = ""
-    """The reason of another state than ``good``."""
+    """The reason if the state is not ``good``."""
     ping_secs: float | None = None
     """Seconds of a round trip."""
     probe_secs: float | None = None
@@ -41,16 +41,16 @@ class DeviceCheck:
 
 @dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One device as the last run left it."""
+    """One device with its state at the end of the last run."""
 
     device_id: str
     connect: str
     admin: Admin
-    """The state that people want now."""
+    """The administrative state that users have ordered."""
     order: Order | None
-    """The last order of people; None for none."""
+    """The last order that a user has given; None for none."""
     event: DeviceEvent | None
-    """The last change of the device; None where no run has kept one."""
+    """The last change of the device. None if no run has stored one."""
 
     @property
     def state(self) -> DeviceState:
@@ -64,7 +64,7 @@ class FleetListing:
     devices: tuple[ListedDevice, ...]
     events: tuple[DeviceEvent, ...]
     records: Path | None
-    """The database that the events are from; None where no run has used the fleet."""
+    """The database of the events. None if no run has used the fleet."""
 
 
 def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | None = None) -> Iterator[DeviceCheck]:
@@ -75,7 +75,7 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | 
         names: the devices to check; empty for all.
         address: the cluster whose machines drive the devices with ``via``.
 
-    Raises :class:`FleetFileError` for a name that the fleet does not have, and for a wrong target or dataset,
+    Raises :class:`FleetFileError` for a name that is not in the fleet, and for a wrong target or dataset, and
     ClusterError.
     """
     known_devices(fleet, names)
@@ -89,11 +89,11 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | 
 
 def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
     ping_secs = None
-    # Somebody waits for the answer. A server that restarts, or is in use, is there again when one asks once more.
+    # A short wait, because a user waits for the answer: a server that restarts or is in use can be checked again later.
     patience_secs = min(_CONNECT_SECS, config.patience.connect_secs)
     config = config.model_copy(update={"connect_secs": patience_secs})
     try:
-        # An error of the fleet file is raised; a device that does not answer is a result.
+        # An error in the fleet file is raised. A device that does not answer is a result.
         with fleet_file_errors(fleet, config.name, unreachable=False), opened(config) as device:
             ping_secs = device.ping()
             probe_secs = device.probe_secs()
@@ -106,11 +106,11 @@ def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
 
 
 def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> FleetListing:
-    """List the devices of a fleet file with the orders of people and the state that the last run kept.
+    """List the devices of a fleet file with the orders of users and the state that the last run stored.
 
     Args:
         fleet: the fleet.
-        records: the database to read; None for that of the last run that used the fleet file.
+        records: the database to read. None for the database of the last run that used the fleet file.
         events: the number of last changes to list.
 
     Raises :class:`RecordStoreError`, :class:`FleetOrdersError`, FleetFileError.
@@ -118,7 +118,7 @@ def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> Fleet
     orders = fleet_orders(fleet)
     given = orders.latest()
     records = records or orders.last_records()
-    last_events: dict[str, DeviceEvent] = {}  # of each device
+    last_events: dict[str, DeviceEvent] = {}  # by device
     last: list[DeviceEvent] = []
     if records is not None:
         with RecordReader(records) as reader:
@@ -129,16 +129,16 @@ def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> Fleet
         admin = order.admin if order is not None else Admin.ACTIVE
         leased = event is not None and event.state.lease.held
         if admin is Admin.DRAINING and not leased:
-            admin = Admin.MAINTENANCE  # nobody uses it any more
+            admin = Admin.MAINTENANCE  # no run uses it any more
         devices.append(ListedDevice(config.name, config.connect, admin, order, event))
     names = {config.name for config in fleet.devices}
     return FleetListing(tuple(devices), tuple(event for event in last if event.device_id in names), records)
 
 
 def give_order(fleet: FleetConfig, names: Sequence[str], admin: Admin, reason: str) -> dict[str, bool]:
-    """Give an order for devices; by device id, whether that changes anything.
+    """Give an order for devices. Return by device id whether it changes anything.
 
-    Raises FleetFileError for a name that the fleet does not have, :class:`FleetOrdersError`.
+    Raises FleetFileError for a name that is not in the fleet, and :class:`FleetOrdersError`.
     """
     known_devices(fleet, names)
     orders = fleet_orders(fleet)
@@ -147,7 +147,7 @@ def give_order(fleet: FleetConfig, names: Sequence[str], admin: Admin, reason: s
     for name in dict.fromkeys(names):
         now = given[name].admin if name in given else Admin.ACTIVE
         drained = admin is Admin.DRAINING and now in (Admin.MAINTENANCE, Admin.RETIRED)
-        # Resuming is never idle: it also ends a quarantine, of which this command knows nothing.
+        # Resuming always counts as a change: it also ends a quarantine, which this command does not see.
         changes[name] = admin is Admin.ACTIVE or not (now is admin or drained)
         if changes[name]:
             orders.give(name, admin, reason)
@@ -155,14 +155,14 @@ def give_order(fleet: FleetConfig, names: Sequence[str], admin: Admin, reason: s
 
 
 def fleet_orders(fleet: FleetConfig) -> FleetOrders:
-    """The orders of a fleet that was read from a file. Raises FleetFileError for one that was not."""
+    """Return the orders of a fleet. Raises FleetFileError if the fleet was not read from a file."""
     if fleet.source is None:
         raise FleetFileError("the default fleet has no file to keep orders beside", "write a fleet file")
     return FleetOrders(orders_path(fleet.source.path))
 
 
 def known_devices(fleet: FleetConfig, names: Sequence[str]) -> None:
-    """Raises FleetFileError for a name that the fleet does not have."""
+    """Raise FleetFileError for a name that is not in the fleet."""
     names_of_fleet = [config.name for config in fleet.devices]
     for name in names:
         if name not in names_of_fleet:

@@ -1,4 +1,4 @@
-"""Fingerprints of the devices of a fleet, asked without a cluster."""
+"""Fingerprints of the devices of a fleet, taken without a cluster."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fleet_tune.runs.fleet.device_access import opened
 
 
 def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
-    """Ask every device for its fingerprint; those that do not answer are missing. Raises FleetFileError where none
-    answers, or something is wrong with one."""
+    """Return the fingerprint of each device by its name. Devices that do not answer are missing. Raises FleetFileError
+    if no device answers, or if an entry of the fleet file is wrong."""
     prints: dict[str, Fingerprint] = {}
     absent: dict[str, DeviceUnreachableError] = {}
     for config in fleet.devices:

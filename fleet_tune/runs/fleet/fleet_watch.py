@@ -1,8 +1,8 @@
-"""The fleet file while a run goes on: devices that are added to it join, and those that are removed leave. So do
-machines of the cluster.
+"""The fleet file during a run: devices that are added to the file join the run, and devices that are removed leave it.
+So do machines of the cluster.
 
-Of what is changed there only the devices count; the tables ``[build]`` and ``[measure]`` are for the next run, which
-people are told.
+Only changes of devices count. Changes of the tables ``[build]`` and ``[measure]`` take effect in the next run, and a
+notice says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fleet_tune.base.errors import ClusterError, FleetFileError, FleetOrdersErro
 from fleet_tune.runs.fleet.tracker_boards import with_boards
 
 LOOK_SECS = 2.0
-_ASK_EVERY = 5  # looks, a tracker is asked for its boards
+_ASK_EVERY = 5  # a tracker is asked for its boards at every fifth look
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class FleetChanges:
 
 
 def changes(there: Mapping[str, DeviceConfig], wanted: FleetConfig) -> FleetChanges:
-    """Compare the devices that are ``there`` with those that are wanted. A device whose entry has changed leaves, and
-    joins as what it is now."""
+    """Compare the devices that are ``there`` with the wanted ones. A device whose entry has changed leaves, and joins
+    with its new entry."""
     entries = {device.name: device for device in wanted.devices}
     leave = {}
     for name, device in there.items():
@@ -50,7 +50,7 @@ class FleetWatch:
     """Follows a fleet file. A change since the file was read is seen at the first look.
 
     Args:
-        fleet: the fleet that the run began with.
+        fleet: the fleet with which the run began.
     """
 
     def __init__(self, fleet: FleetConfig) -> None:
@@ -59,30 +59,30 @@ class FleetWatch:
         self._seen = self._signature() if self._is_as_read() else None
         self._problem = ""
         self._began_with = _tables(fleet)
-        self._for_later: list[str] = []  # tables that have changed since, as people know
+        self._for_later: list[str] = []  # changed tables for which a notice was given
         self._looks = 0
-        self._listed = fleet  # with the boards that trackers had at the last look
-        self._refused: dict[str, DeviceConfig] = {}  # that cannot take part: told once
+        self._listed = fleet  # the fleet with the boards that trackers listed at the last look
+        self._refused: dict[str, DeviceConfig] = {}  # devices that cannot take part, for which a notice was given
         self._joining: dict[str, asyncio.Task[None]] = {}
 
     async def follow(self, session: TuningSession) -> None:
-        """Keep the devices of the session those of the file, until cancelled."""
+        """Keep the devices of the session equal to the devices of the file, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(LOOK_SECS)
                 for text, well in await in_thread(self.look):
                     session.notice(text, well)
                 await self.apply(session)
-                with contextlib.suppress(ClusterError):  # a cluster that is lost ends the run by itself
+                with contextlib.suppress(ClusterError):  # a lost cluster ends the run in another place
                     await session.follow_nodes()
         finally:
             for joining in self._joining.values():
                 joining.cancel()
 
     def look(self) -> list[tuple[str, bool]]:
-        """Read the file if it has changed, and ask trackers for their boards. Returns notices, each with true if it is
-        nothing bad: a file that is wrong (the last good one counts), a file that is right again, and changes that
-        count from the next run on."""
+        """Read the file if it has changed, and at every fifth look ask trackers for their boards. Return notices, each
+        with false if it reports a problem: a file that is wrong (the last good one stays in use), a file that is right
+        again, and changes that take effect in the next run."""
         told: list[tuple[str, bool]] = []
         signature = self._signature()
         if signature != self._seen:
@@ -95,13 +95,13 @@ class FleetWatch:
 
     def _count_boards(self) -> None:
         """Add boards that trackers list at two looks in a row: a server that restarts is listed twice for a moment. A
-        board that is listed no more is lost, as other devices are, and may come back."""
+        board that is no longer listed counts as a lost device, which may come back."""
         listed_before, self._listed = self._listed, with_boards(self._fleet)
         if set(self._names(self._listed)) <= set(self._names(listed_before)):
             self._fleet = self._listed
 
     async def apply(self, session: TuningSession) -> None:
-        """Remove devices, then add devices side by side: the process of a new device may take its time to answer, and
+        """Remove devices, then add devices concurrently: the process of a new device may answer late, or only after
         minutes on a host that hangs."""
         wanted = changes(session.devices, self._fleet)
         for name, reason in wanted.leave.items():
@@ -122,13 +122,13 @@ class FleetWatch:
         try:
             await session.admit_device(device)
         except (FleetOrdersError, ClusterError):
-            return  # the orders are read again, and the cluster is asked again
+            return  # a later look tries again
         except UserError as error:
             self._refused[device.name] = device
             session.notice(str(error), False)
 
     def _read(self) -> list[tuple[str, bool]]:
-        """Read the file, which counts from now on unless it is wrong. Returns notices as :meth:`look` does."""
+        """Read the file and use it from now on, unless it is wrong. Return notices as :meth:`look` does."""
         assert self._fleet.source is not None
         last_problem = self._problem
         try:
@@ -140,14 +140,14 @@ class FleetWatch:
         self._problem = ""
         if self._fleet.chosen is not None:
             read = read.only(self._fleet.chosen)
-        with contextlib.suppress(FleetFileError):  # the last CPU of this machine has left; another may join
+        with contextlib.suppress(FleetFileError):  # the last CPU device of this machine has left; another may join
             read = read.with_library(self._library)
         self._fleet = with_boards(with_boards_of(read, self._fleet))
         right_again = [("the fleet file is right again", True)] if last_problem else []
         return [*right_again, *self._changed_tables(read)]
 
     def _changed_tables(self, read: FleetConfig) -> list[tuple[str, bool]]:
-        """Return a notice of the tables that have changed since the run began, unless people know it."""
+        """Return a notice of the tables that have changed since the run began, unless it was given before."""
         changed = [name for name, table in _tables(read).items() if table != self._began_with[name]]
         is_new, self._for_later = changed != self._for_later, changed
         if not changed or not is_new:
@@ -168,7 +168,7 @@ class FleetWatch:
             return False
 
     def _signature(self) -> tuple[int, ...]:
-        """The signature of the file, which changes when somebody writes to it. Empty without a file."""
+        """Return the signature of the file, which changes when the file is written. Empty without a file."""
         if self._fleet.source is None:
             return ()
         try:
@@ -179,5 +179,5 @@ class FleetWatch:
 
 
 def _tables(fleet: FleetConfig) -> dict[str, object]:
-    """The tables of a fleet file that stay as a run began with them."""
+    """Return the tables of a fleet file that do not change during a run."""
     return {"[build]": fleet.build, "[measure]": fleet.measure}

@@ -9,14 +9,14 @@ _ANSWER_SECS = 5.0
 
 
 def with_boards(fleet: FleetConfig) -> FleetConfig:
-    """Add the boards that trackers list under the keys all of whose boards are wanted. No device is removed, and the
-    fleet stays as it is where a tracker cannot be asked."""
+    """Add the boards that trackers list for entries that want all boards of a key. No device is removed. An entry stays
+    as it is if its tracker cannot be asked."""
     counts = {}
     for entry in fleet.all_of_a_key:
         connection = entry.connection
         assert isinstance(connection, TrackerConnection)
         try:
             counts[entry.name] = listed(connection.host, connection.port, connection.key, _ANSWER_SECS)
-        except TrackerError:  # whoever connects to a board of it tells what is wrong
+        except TrackerError:  # connecting to a board of this tracker reports the problem
             continue
     return with_listed(fleet, counts)

@@ -1,1 +1,1 @@
-"""The network of a run, lowered for each device class, with its tasks and all that is known of them before a trial."""
+"""Preparation of a run: its network is lowered for each device class, and its tasks are looked up and described."""

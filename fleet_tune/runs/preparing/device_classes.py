@@ -1,6 +1,6 @@
-"""The network of a run, prepared for device classes: those that are there at its start, and those that come later.
+"""Preparation of a run's network for device classes, both the classes of its start and classes that join later.
 
-Both take the same three steps: :func:`prepare_classes`, :func:`check`, and :func:`with_search_prior`.
+Both kinds take the same three steps: :func:`prepare_classes`, :func:`check`, and :func:`with_search_prior`.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def prepare_classes(
 
     Args:
         network: the network of the run.
-        fingerprints: what each device has answered, by the device's name.
-        request: its fleet has these devices, and may have others, which join later.
+        fingerprints: the fingerprint of each device, by the device's name.
+        request: the request. Its fleet has these devices, and may have others, which join later.
         lowering: the process that lowers networks.
         store: the shared store; None for none.
 
-    Raises UserError for a network that is not for such a device, RecordStoreError where the user has named the store
-    and it cannot be read, and FleetTuneError where ``lowering`` is closed meanwhile.
+    Raises UserError for a network that such a device cannot run, RecordStoreError if the user has named the store and
+    it cannot be read, and FleetTuneError if ``lowering`` is closed meanwhile.
     """
     prepared = lower_network(network, fingerprints, request.fleet, lowering)
     return prepared if store is None else prepared.with_found(look_up_tasks(store, prepared, request))
@@ -86,12 +86,12 @@ def prepare_classes(
 def lower_network(
     network: Network, fingerprints: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
 ) -> Prepared:
-    """Lower ``network`` for every class of devices. Raises :class:`UnsupportedNetworkError` where it has no kernel at
-    all, and as :meth:`LoweringProcess.lowered`."""
-    # This process also times the network's framework, whose threads TVM's must not push from their cores.
+    """Lower ``network`` for every class of devices. Raises :class:`UnsupportedNetworkError` if it has no kernel at
+    all, and the errors of :meth:`LoweringProcess.lowered`."""
+    # This process also times the network's framework: TVM's threads must not be pinned to the cores of its threads.
     os.environ["TVM_BIND_THREADS"] = "0"
     prints = device_classes_of(fingerprints)
-    answered = [device for device in fleet.devices if device.name in fingerprints]  # the others join later
+    answered = [device for device in fleet.devices if device.name in fingerprints]  # the other devices join later
     here = frozenset(
         fingerprints[device.name].device_class.name
         for device in answered
@@ -137,9 +137,9 @@ def _float_products(device_class: str, lowered: LoweredNetwork) -> list[SkippedP
 
 
 def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
-    """The fingerprint of each device class, by its name: that of its first device.
+    """Return the fingerprint of each device class by the name of the class: the fingerprint of its first device.
 
-    Raises :class:`FleetFileError` where devices of one class have different targets or power modes.
+    Raises :class:`FleetFileError` if devices of one class have different targets or power modes.
     """
     classes: dict[str, Fingerprint] = {}
     earlier: dict[str, list[Fingerprint]] = {}  # by class
@@ -165,15 +165,15 @@ def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fing
 
 
 def is_this_machine(fingerprint: Fingerprint) -> bool:
-    """Return true if a device that is reached over a port runs what this machine runs: the same target and
-    processor."""
+    """Return true if a device that is reached over a port runs the kernels of this machine: it has the same target
+    and processor."""
     target = fingerprint.device_class.target
     return target == with_library(resolve_target(NATIVE, fingerprint.threads), library_of(target))
 
 
 def look_up_tasks(store: Path, prepared: Prepared, request: RunRequest) -> StoreLookup:
-    """Look up the tasks in the shared store. Raises :class:`RecordStoreError` where the user has named a store that
-    cannot be read; another one counts as empty then."""
+    """Look up the tasks in the shared store. Raises :class:`RecordStoreError` if the user has named the store and it
+    cannot be read. A default store that cannot be read counts as empty."""
     tasks = [entry.task for entry in prepared.undescribed]
     shown = request.store.shown if request.store else ""
     try:
@@ -188,7 +188,8 @@ def look_up_tasks(store: Path, prepared: Prepared, request: RunRequest) -> Store
 
 
 def _store_prior(found: StoreLookup, prepared: Prepared, request: RunRequest) -> StorePrior:
-    """The cost models trained on the store; none where the user has named what to learn from."""
+    """Return the cost models trained on the store. There are none if the user has named another source to learn from,
+    if the run collects a dataset, or if its method does not learn from the store."""
     if request.collects or request.transfer_from is not None or not learns_from_store(method_of(request.method)):
         return StorePrior()
     devices = {name: fingerprint.abstraction for name, fingerprint in prepared.prints.items()}
@@ -200,11 +201,11 @@ def with_search_prior(prepared: Prepared, request: RunRequest, first: TransferPr
 
     Args:
         prepared: classes without a prior.
-        request: says where the prior is from.
-        first: the prior of the classes that were there when the run began. A source that the user has named is for
-            all classes.
+        request: names the source of the prior, if any.
+        first: the prior of the classes of the run's start. If the user has named a source, its prior is used for all
+            classes.
 
-    Raises UserError where ``request.transfer_from`` cannot be used.
+    Raises UserError if ``request.transfer_from`` cannot be used.
     """
     if request.collects:
         return prepared
@@ -236,7 +237,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, skip: Collection[str] =
         skip: names of the classes whose networks are compared on the example inputs later. Here they are run on other
             inputs only, and only if an output tells nothing on the example inputs.
 
-    Raises NetworkError where they disagree, with the operator at fault, or where the network crashes.
+    Raises NetworkError if they disagree, with the operator at fault, or if the network crashes.
     """
     unchecked: list[SkippedPart] = []
     errors: dict[str, OutputErrors] = {}
@@ -278,8 +279,8 @@ def check(prepared: Prepared, lowering: LoweringProcess, skip: Collection[str] =
 
 
 def _is_published_alike(lowered: LoweredNetwork) -> bool:
-    """Return true if the untuned network would be published as it runs here: kernels over dynamic extents run in
-    parallel then, and caches are overwritten instead of copied."""
+    """Return true if the untuned network would be published in the form that runs here: it is for a CPU, has no dynamic
+    extents, over which published kernels run in parallel, and no caches, which are then overwritten, not copied."""
     on_cpu = device_kind(lowered.device_class.target) == "cpu"
     return on_cpu and lowered.shapes is None and not overwrite_caches(lowered.module)[1]
 
@@ -287,17 +288,17 @@ def _is_published_alike(lowered: LoweredNetwork) -> bool:
 def _compare_further(
     network: Network, expected: Sequence[Array], compared: Mapping[str, LoweredNetwork], lowering: LoweringProcess
 ) -> list[SkippedPart]:
-    """Compare what outputs that say nothing on the example inputs cannot show: on other inputs, else the values before
-    them. Returns what is to be told of them.
+    """Compare the outputs that tell nothing on the example inputs: on other inputs, or if these tell nothing either, by
+    the values from which they are computed. Return a notice for each such output, and for each failed comparison.
 
-    Raises NetworkError where something disagrees.
+    Raises NetworkError if something disagrees.
     """
     told: list[SkippedPart] = []
     silent = silent_outputs(network, expected) if compared else []
     for name, lowered in compared.items():
         try:
             values_before = ""
-            # The values before the outputs come last: they are those of another network, which is run from then on.
+            # Values before the outputs come last: for them another network is lowered, which the process then runs.
             for each in sorted(silent, key=lambda each: each.others is None):
                 if each.others is None:
                     values_before = values_before or _values_before(network, lowered, lowering)
@@ -317,7 +318,7 @@ def _compare_further(
 
 
 def _values_before(network: Network, lowered: LoweredNetwork, lowering: LoweringProcess) -> str:
-    """Compare the values before the outputs, and return what was found, in words."""
+    """Compare the values from which the outputs are computed, and return the result in words."""
     try:
         return f"the {check_values(network, _runner(lowered, lowering))} values before the outputs agree"
     except (NetworkError, UncheckedError):
@@ -329,13 +330,13 @@ def _values_before(network: Network, lowered: LoweredNetwork, lowering: Lowering
 def _with_operator(
     error: DisagreementError, network: Network, lowered: LoweredNetwork, lowering: LoweringProcess
 ) -> NetworkError:
-    """Return ``error`` with what is to blame: the precision that the network is converted to, if it agrees without,
-    else an operator."""
+    """Return ``error`` with its cause: the precision of the conversion, if the network agrees without it, else an
+    operator."""
     if lowered.conversion is not None:
         try:
             plain, outputs = _runner(lowered, lowering)(dataclasses.replace(network, conversion=None))
             agreement(plain, outputs, network.framework_outputs())
-        except UncheckedError:  # it cannot be told which of both is to blame
+        except UncheckedError:  # the cause is unknown
             return error
         except DisagreementError as without:
             error = without
@@ -359,7 +360,8 @@ def _runner(lowered: LoweredNetwork, lowering: LoweringProcess) -> RunUntuned:
 
 
 def describe_tasks(prepared: Prepared, fleet: FleetConfig, window: QuietWindow | None = None) -> ReadyTasks:
-    """The tasks of a prepared network as they become ready, each with what its search starts from."""
+    """Return the tasks of a prepared network as they become ready, each with the start of its search: a cost model and
+    seeds."""
     found, priors = prepared.found, prepared.priors
 
     def with_start(entry: SearchTask) -> SearchTask:
@@ -374,7 +376,7 @@ def describe_tasks(prepared: Prepared, fleet: FleetConfig, window: QuietWindow |
 
 
 def described_tasks(prepared: Prepared, fleet: FleetConfig) -> list[ReadyTask]:
-    """All of :func:`describe_tasks`."""
+    """Return all tasks of :func:`describe_tasks`."""
     ready: list[ReadyTask] = []
     total = len(prepared.undescribed)
     with ACTIVITY.step(f"describing {total} tasks") as say:

@@ -11,21 +11,21 @@ from fleet_tune.base.search_task import SearchTask
 
 
 def check_library(fleet: FleetConfig) -> None:
-    """Raise :class:`~devices.builds.libraries.onednn.LibraryMissingError` where a library is asked for that is not
-    installed here. Other hosts that build say so themselves."""
+    """Raise :class:`~devices.builds.libraries.onednn.LibraryMissingError` if a library is asked for that is not
+    installed here. Other hosts that build report a missing library themselves."""
     if any(device.library for device in fleet.devices):
         onednn.installed()
 
 
 def with_library_seeds(entry: SearchTask) -> SearchTask:
-    """Add a candidate of a library to those that a task's search begins with. No model knows what its calls take:
-    without a measurement the search may never try them.
+    """Add one candidate of each library sketch to the candidates with which a task's search begins. No model knows the
+    time of library calls: without a measurement the search may never try them.
 
-    It gives each core a part of the rows, or of the columns where there are too few rows. Of SqueezeNet's convolutions
-    this one was the fastest of the library's within 2% in the mean.
+    The candidate gives each core a part of the rows, or of the columns if there are too few rows. For SqueezeNet's
+    convolutions it was within 2% of the library's fastest candidate, in the mean.
     """
     calls = [at for at, sketch in enumerate(entry.sketches) if uses_library(sketch.trace_text)]
-    if not calls or entry.recorded is not None:  # a dataset has what it has
+    if not calls or entry.recorded is not None:  # a dataset cannot measure new candidates
         return entry
     seeds = list(entry.seeds)
     for at in calls:

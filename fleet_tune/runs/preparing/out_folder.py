@@ -1,4 +1,4 @@
-"""The output folder of a run: checked before anything is measured, and one run's at a time."""
+"""The output folder of a run: it is checked before anything is measured, and belongs to one run at a time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from fleet_tune.runs.progress_file import remove_progress
 LOCK_FILE = "run.lock"
 _LOG = logging.getLogger(__name__)
 
-# Below this the results of a small network do not fit either: better to say so before hours of tuning.
+# With less free space even the results of a small network do not fit: this is reported before hours of tuning.
 _MIN_FREE_BYTES = 64 * 1024 * 1024
 
 
 def prepare_folder(out: Path) -> None:
-    """Make the output folder; an error now rather than after the tuning."""
+    """Make and check the output folder, so that an error is raised before the tuning and not after it. Raises
+    :class:`OutputFolderError`, and :class:`DiskFullError` if less than 64 MiB are free."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -43,9 +44,9 @@ def prepare_folder(out: Path) -> None:
 
 @contextlib.contextmanager
 def held_folder(out: Path) -> Iterator[None]:
-    """:func:`prepare_folder`, and the folder is this run's until the block is left. Raises
-    :class:`OutputFolderError` at once where it is another one's. What was made here and holds nothing else is removed
-    in the end: a command that is refused leaves nothing."""
+    """Prepare the folder by :func:`prepare_folder`, and lock it for this run until the block is left. Raises
+    :class:`OutputFolderError` at once if another run uses it. Folders that were made here and are empty at the end are
+    removed: a command that is refused leaves nothing."""
     made = [folder for folder in (out, *out.parents) if not os.path.exists(folder)]
     try:
         prepare_folder(out)

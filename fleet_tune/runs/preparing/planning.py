@@ -1,4 +1,4 @@
-"""The plan of a run, without a cluster and without a trial."""
+"""The plan of a run, which is made without a cluster and without a trial."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from fleet_tune.runs.preparing.ready_tasks import in_order
 
 
 def plan(request: RunRequest) -> Plan:
-    """Plan a run: tasks, weights and sketches for every device class, and what the search would start from. The
-    imported network is compared with its framework. Raises UserError."""
+    """Plan a run: tasks, weights and sketches for every device class, and the records and models from which the search
+    would start. The imported network is compared with its framework. Raises UserError."""
     method = method_of(request.method)
     check_library(request.fleet)
     if request.transfer_from is not None:

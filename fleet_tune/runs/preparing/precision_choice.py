@@ -1,4 +1,4 @@
-"""The choice of a precision for each product of a network: what saves the most time within a largest error."""
+"""The choice of a precision for each product of a network: it saves the most time within a largest error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fleet_tune.base.precision import ConvertibleProduct, Precision
 from fleet_tune.base.results import SkippedPart
 
 MOST_RUNS = 24
-"""Runs of the untuned network in a choice. Products that are not decided by then stay in float32."""
+"""Maximum of runs of the untuned network in a choice. Products without a choice by then stay in float32."""
 
 Choice = Mapping[int, Precision]
 """Precisions of products, by their places in the network."""
@@ -27,7 +27,7 @@ class PrecisionChoice:
 
     lowered: LoweredNetwork
     left_out: tuple[SkippedPart, ...] = ()
-    """Products that another precision makes faster, and that stay in float32."""
+    """Products that stay in float32 although another precision makes them faster."""
 
 
 def choose_precisions(
@@ -36,9 +36,9 @@ def choose_precisions(
     """Lower a network whose conversion is ``AUTO`` with the precisions that are chosen for it.
 
     The untuned network is run with candidates for the choice, on the example inputs and this machine's CPU.
-    ``expected``: what its framework computes on them.
+    ``expected``: the outputs of its framework on these inputs.
 
-    Raises :class:`NetworkError` where it cannot be run here, and what :meth:`LoweringProcess.lowered` raises.
+    Raises :class:`NetworkError` if it cannot be run here, and the errors of :meth:`LoweringProcess.lowered`.
     """
     asked = network.conversion
     assert asked is not None
@@ -67,20 +67,21 @@ def choose_precisions(
     reason = f"in float32, as the error may be {limit:g} ({told})"
     stay = [each for each in products if each.at not in choice]
     left = tuple(SkippedPart("product", each.name, device_class.name, "", reason) for each in stay)
-    # Once more: the process runs what it has lowered last.
+    # Lower it once more: the process runs the network that it has lowered last.
     return PrecisionChoice(lowered_as(choice), left)
 
 
 def most_saved(products: Sequence[ConvertibleProduct], fits: Callable[[Choice], bool], most_runs: int) -> Choice:
-    """Return precisions of products that fit together: those that save the most time come first.
+    """Return precisions of products that fit together. Products that save the most time are tried first.
 
-    All are tried together, then halves of those that do not fit, then halves of these: a few delicate products are
-    found in a few runs. What does not fit in its best precision is tried in its next one.
+    All are tried together. If they do not fit, their halves are tried, then the halves of a half that does not fit, and
+    so on: a few delicate products are found in a few runs. A product that does not fit in its best precision is tried
+    in its next one.
 
     Args:
         products: the products, each with the precisions that save time.
         fits: returns true if the error of a choice is small enough.
-        most_runs: how often ``fits`` is called at most.
+        most_runs: maximum of calls of ``fits``.
     """
     runs = 0
 

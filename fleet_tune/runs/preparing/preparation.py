@@ -1,4 +1,4 @@
-"""The first step of a run: it reads the network while the devices start, and prepares it for their classes."""
+"""The first step of a run: it reads the network while the devices start, and prepares the network for their classes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ async def prepare(context: RunContext, starting: asyncio.Future[RunHosts], lower
 
     Args:
         context: the run.
-        starting: its builders and devices, which start meanwhile.
+        starting: the builders and devices of the run, which start meanwhile.
         lowering: the process that lowers networks.
 
-    Raises RunInterruptedError, and UserError for what people can mend.
+    Raises RunInterruptedError, and UserError for problems that users can correct.
     """
     async with beside(context.reporter.announce_waiting()):
         return await _prepare(context, starting, lowering)
@@ -52,13 +52,13 @@ async def _prepare(context: RunContext, starting: asyncio.Future[RunHosts], lowe
     )
     if device_classes.needs_no_trial(prepared, request):
         return prepared
-    if store.path is not None:  # the store might have had everything
+    if store.path is not None:  # not before the look-up, which might have settled all tasks
         hosts.warm_up()
     return await unless_interrupted(in_thread(device_classes.with_search_prior, prepared, request))
 
 
 def _read_network(request: RunRequest) -> Network:
-    # Imported here, in a thread: loading TVM takes seconds, in which the actors start.
+    # Imported in this thread, because loading TVM takes seconds: the actors start meanwhile.
     with ACTIVITY.step("loading torch and TVM"):
         load_libraries()
         from devices.networks.frontend import load_network

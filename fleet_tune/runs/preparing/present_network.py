@@ -12,12 +12,12 @@ from fleet_tune.base.errors import OutputFolderError
 
 
 def published_class(folder: Path) -> str | None:
-    """Return the device class of the network in a folder; None where there is none."""
+    """Return the device class of the network in a folder. None if there is no network."""
     return None if (manifest := _manifest(folder)) is None else str(manifest["device_class"])
 
 
 def refuse_other_network(out: Path, name: str) -> None:
-    """Raises :class:`OutputFolderError` where ``out`` has the compiled network of another name: it would be
+    """Raise :class:`OutputFolderError` if ``out`` has a compiled network of another name, which would be
     overwritten."""
     manifest = _manifest(out)
     present = name if manifest is None else str(manifest.get("model", name))

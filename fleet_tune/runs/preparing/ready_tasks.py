@@ -1,4 +1,4 @@
-"""The tasks of a lowered network as they become ready: described, each with what its search starts from."""
+"""The tasks of a lowered network as they become ready: described, each with the start of its search."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from fleet_tune.base.task_data import Dataset
 
 @dataclass(frozen=True)
 class ReadyTask:
-    """A task that is described, or that cannot be."""
+    """A task that is described, or that cannot be described."""
 
     entry: SearchTask
-    """The task with its sketches; without any where it cannot be tuned."""
+    """The task with its sketches. It has none if it cannot be tuned."""
     left_out: tuple[SkippedPart, ...] = ()
     """Parts of the task that the run does without, with the reasons."""
 
@@ -51,10 +51,10 @@ class ReadyTasks:
     Args:
         entries: tasks without sketches.
         datasets: files that answer for the devices, if any.
-        with_start: adds to a task what its search starts from.
-        window: the quiet window of this host, if a device of it may measure meanwhile.
+        with_start: adds to a task the cost model and the seeds from which its search starts.
+        window: the quiet window of this host, if a device on this host may measure meanwhile.
 
-    Raises DescriberStartError, and what the reading of the datasets raises.
+    Raises DescriberStartError, and the errors of reading the datasets.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ReadyTasks:
         self._describing.begin()
 
     def close(self) -> None:
-        """Stop describing; a thread that waits for the next task gets none."""
+        """Stop describing. For a thread that waits for the next task, the iteration ends."""
         self._describing.close()
 
     @cached_property
@@ -99,13 +99,13 @@ class ReadyTasks:
 
 
 def missing_of(task: Task, described: TaskDescription) -> tuple[SkippedPart, ...]:
-    """List what is left out of a task; the task itself where it has no sketch."""
+    """List the parts of a task that are left out. It is the task itself if it has no sketch."""
     name, device_class = task.workload.name, task.device_class.name
     if not described.sketches:
         reasons = dict.fromkeys(reason for _, reason in described.left_out) or ["no sketch rule applies to it"]
         return (SkippedPart("task", name, device_class, "", "; ".join(reasons)),)
     missing = [SkippedPart("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
-    # Of a library's calls nothing more can be said, and they were asked for.
+    # Library calls cannot be described, and the user has asked for the library: they are not reported.
     undescribed = [each for each in described.sketches if each.undescribed and not uses_library(each.trace_text)]
     missing += [SkippedPart("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
     return tuple(missing)
@@ -114,7 +114,8 @@ def missing_of(task: Task, described: TaskDescription) -> tuple[SkippedPart, ...
 def _recorded(
     task: Task, sketches: Sequence[Sketch], datasets: Sequence[Dataset]
 ) -> tuple[NDArray[np.int64], ...] | None:
-    """The value of :attr:`SearchTask.recorded`: None without datasets, empty for a task that they do not have."""
+    """Return the value of :attr:`SearchTask.recorded`: None without datasets, empty matrices for a task that is in no
+    dataset."""
     if not datasets:
         return None
     for data in itertools.chain.from_iterable(datasets):

@@ -1,4 +1,4 @@
-"""The record store of a run before it tunes: its network, its device classes, and found records are written."""
+"""The record store of a run before it tunes: its network, its device classes and the found records are written."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RunStoreWriter(RecordSink, Protocol):
 
 
 def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
-    """Bind the record store to this network and its device classes, and return what it says of the network. Raises
-    :class:`OutputFolderError` where it belongs to another network, or a class had another target."""
+    """Bind the record store to this network and its device classes, and return the stored description of the network.
+    Raises :class:`OutputFolderError` if the store belongs to another network, or knew a class with another target."""
     network = prepared.network
     meta = {BOUND: network.fingerprint, NAME: network.name}
     if network.conversion is not None:
@@ -37,7 +37,7 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     with RecordStore(path) as store:
         store.bind(meta)
         with SharedReader(path) as reader:
-            # What was merged into the folder before its devices were known is counted at the units of their classes.
+            # Records that were merged before the devices were known count in the units of their classes.
             for name, configs in prepared.devices.items():
                 secs = reader.speeds.unit_of(class_unit(name))
                 if secs is not None:
@@ -48,8 +48,8 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
 
 
 def introduce(prepared: Prepared, request: RunRequest, run_id: str, store: RunStoreWriter) -> None:
-    """Write the device classes, the origins of the run's records, and the records found in the shared store. Raises
-    OutputFolderError where earlier runs in this folder knew a class with another target."""
+    """Write the device classes, the origins of the run's records, and the records that were found in the shared store.
+    Raises OutputFolderError if earlier runs in this folder knew a class with another target."""
     _put_classes(prepared, store)
     if not request.fleet.datasets:
         store.put_run(run_id, prepared.origins)
@@ -58,8 +58,8 @@ def introduce(prepared: Prepared, request: RunRequest, run_id: str, store: RunSt
 
 
 def open_run_store(prepared: Prepared, request: RunRequest, run_id: str) -> tuple[Prepared, dict[str, str]]:
-    """Bind the store of a run that begins and write what is known. Returns the network, with what of the store cannot
-    be read, and the result of :func:`bind_store`."""
+    """Bind the store of a run that begins, and write to it what is known. Return the network with a notice of damaged
+    records, and the result of :func:`bind_store`."""
     refuse_other_network(request.out, prepared.network.name)
     meta = bind_store(request.records, prepared)
     with RecordStore(request.records) as store:
@@ -68,7 +68,7 @@ def open_run_store(prepared: Prepared, request: RunRequest, run_id: str) -> tupl
 
 
 def without_damaged(prepared: Prepared, records: Path) -> Prepared:
-    """Add what of a store cannot be read to the parts that the run does without."""
+    """Add damaged records of a store, if any, to the parts that the run does without."""
     damaged = set_aside(records)
     return prepared.with_left_out(SkippedPart("record", "", "", "", damaged)) if damaged else prepared
 

@@ -1,1 +1,1 @@
-"""Networks compiled from the best records, checked against their framework, and moved to where users load them."""
+"""Networks are compiled from the best records, compared with their framework, and moved to where users load them."""

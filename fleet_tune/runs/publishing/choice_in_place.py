@@ -1,4 +1,4 @@
-"""The choice between records that are nearly as good, by their time in the network."""
+"""The choice between records of nearly the same time, by their time in the network."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ChoiceInPlace:
 
     def chosen(self, checked: CheckedNetwork) -> CheckedNetwork:
         """Return the network with the records that are faster in it, if it is right with them and faster as a whole;
-        else ``checked``. What goes wrong is a warning."""
+        else ``checked``. An error becomes a warning."""
         network, request = self._network, self._network.request
         compared = {each.task_id: each.compared for each in checked.chosen}
         ranked = versions_in_place.ranked(checked.records, self._incumbents.next_best, self._incumbents.rank_secs)
@@ -100,14 +100,15 @@ class ChoiceInPlace:
         if not is_worth_it(secs, before_secs):
             return checked
         choices = tuple(why for _, why in changed.values())
-        # What is kept is not asked again: of fixed shapes alone, since it depends on the weights of others.
+        # Kept choices are not compared again. With dynamic shapes none is kept: it depends on the extents' weights.
         is_calm = not is_busy(runner.others_cores) and runner.throttled < THROTTLED_SHARE
         if network.lowered.shapes is None and is_calm:
             self._incumbents.choose(choices)
         return checked.with_choices(CheckedNetwork(folder, records, errors, special=special, chosen=choices))
 
     def _in_turn(self, before: Path, after: Path) -> tuple[float, float]:
-        """Measure the seconds of a run of two networks: the weighted sum over the extents that come most often."""
+        """Measure the seconds of a run of two networks. For dynamic shapes it is the weighted sum over the most
+        frequent extents."""
         if self._network.lowered.shapes is None:
             return self._runner.measure_in_turn(before, after)
         rounds = list(self._runner.in_place_in_turn([before, after], ROUNDS))
@@ -115,8 +116,8 @@ class ChoiceInPlace:
 
     @contextlib.contextmanager
     def _only_warned(self, what: str) -> Iterator[None]:
-        """Turn every error into a warning, ``what`` with its reason: the network is right without it."""
+        """Turn every error into a warning: ``what``, with the reason. The network is right without this step."""
         try:
             yield
-        except Exception as error:  # a version that crashes, no space for it: nobody is to blame for what is not used
+        except Exception as error:  # a version crashes, or has no space on the disk, say: it is not used
             self._network.warn(f"is as it was, {what}: {brief(error)}")

@@ -27,11 +27,11 @@ def publish_class(
 
     Args:
         network: the network.
-        folder: where users load it from.
-        runner: runs it before it is published; None where nothing can.
-        cancellation: after it nothing is published.
+        folder: the folder from which users load it.
+        runner: runs it before it is published. None if nothing can run it.
+        cancellation: after a cancellation nothing is published.
 
-    Raises UserError for what people can mend, and what TVM raises.
+    Raises UserError for problems that users can correct, and the errors of TVM.
     """
     request, lowered = network.request, network.lowered
     incumbents = Incumbents(
@@ -101,7 +101,7 @@ def publish_class(
 
 
 def _supplier(supplier: RecordSupplier | None, runner: NetworkRunner | None) -> RecordSupplier | None:
-    """Return the supplier, for which the runner releases the device first: a server has one client at a time."""
+    """Return a supplier before whose calls the runner releases the device: a server has one client at a time."""
     if supplier is None or runner is None:
         return supplier
 
@@ -113,7 +113,7 @@ def _supplier(supplier: RecordSupplier | None, runner: NetworkRunner | None) -> 
 
 
 def _warn_of_error(network: ClassNetwork, checked: CheckedNetwork) -> None:
-    """Tell where the error is above the one that precisions were chosen for: tuned kernels add in another order."""
+    """Warn if the error is above the limit for which precisions were chosen: tuned kernels add in another order."""
     conversion, errors = network.lowered.conversion, checked.errors
     limit = None if conversion is None else conversion.max_error
     if limit is not None and errors is not None and errors.relative > limit:
@@ -121,7 +121,8 @@ def _warn_of_error(network: ClassNetwork, checked: CheckedNetwork) -> None:
 
 
 def _published(timed: TimedNetwork, folder: Path, cancellation: Cancellation) -> NetworkResult:
-    """Complete the manifest, and move the network to where users load it, unless nothing is to be published."""
+    """Complete the manifest, and move the network to the folder from which users load it, unless nothing is
+    published."""
     result = timed.result
     if result.published != "tuned":
         result = dataclasses.replace(result, chosen_in_place=())

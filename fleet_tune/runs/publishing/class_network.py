@@ -1,4 +1,4 @@
-"""The work on the network of one device class: what it is compiled from, and the network that it is now."""
+"""The network of one device class: the input of its compilation, and the compiled and checked network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunR
 
 
 class NetworkCompiler(Protocol):
-    """Compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or in this process
+    """Compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or within this process
     :mod:`devices.networks.compiled.network_folder`."""
 
     def compile_network(
@@ -38,7 +38,7 @@ class NetworkCompiler(Protocol):
 
 @dataclass(frozen=True)
 class ClassNetwork:
-    """The network of one device class, which is to be compiled."""
+    """The network of one device class, before it is compiled."""
 
     request: CompileRequest
     lowered: LoweredNetwork
@@ -59,21 +59,21 @@ class ClassNetwork:
         return self.request.prints[self.name]
 
     def compile(self, records: Mapping[str, Record], folder: Path) -> Path:
-        """Compile the network from these records, by task id, to look at it."""
+        """Compile the network from these records, by task id, without a manifest for publishing."""
         return self.compiler.compile_network(self.lowered, traces(records), folder)
 
     def compile_whole(self, records: Mapping[str, Record], folder: Path) -> Path:
-        """Compile the network with its manifest, so that it may be published."""
+        """Compile the network from these records, by task id, with its manifest, so that it may be published."""
         return self.compiler.compile_network(self.lowered, traces(records), folder, self._manifest(records))
 
     def compile_untuned(self, records: Mapping[str, Record], folder: Path) -> Path:
-        """Compile the network without schedules, beside the one that is made of ``records``."""
+        """Compile the network without schedules. Its manifest is as for ``records``, but has no tasks."""
         extra = {**self._manifest(records), "tasks": {}}
         return self.compiler.compile_network(self.lowered, {}, folder, extra)
 
     def find_untuned_secs(self, place: str) -> float | None:
-        """Return the seconds of the untuned network where it runs, as an earlier run has found them, or this run when
-        it was compared with its framework, which is kept for later ones; None where they are not known."""
+        """Return the seconds of the untuned network at ``place`` from an earlier run. For this machine, they may be
+        from this run's comparison with the framework instead; these are kept for later runs. None if not known."""
         times = self.request.untuned_times
         found = times.find(self.lowered, self.fingerprint, place)
         if found is None and place == THIS_MACHINE:
@@ -87,8 +87,8 @@ class ClassNetwork:
         self.request.untuned_times.keep(self.lowered, self.fingerprint, place, secs)
 
     def estimated_secs(self, records: Mapping[str, Record]) -> float | None:
-        """Return the estimated latency of the network that is made of ``records``, by task id. None where the class has
-        not told what calls take."""
+        """Return the estimated latency of the network that is made of ``records``, by task id. None if the time of
+        calls on the class is not known, or if tasks that are not small have no record."""
         with RecordReader(self.request.records) as reader:
             call_secs = reader.speeds.call_secs().get(self.name)
             best_secs = {task_id: reader.shown_secs(record) for task_id, record in records.items()}
@@ -103,8 +103,8 @@ class ClassNetwork:
     def errors_of(
         self, outputs: tuple[Array, ...], at_extents: Mapping[str, tuple[Array, ...]]
     ) -> tuple[OutputErrors, str]:
-        """The errors of these outputs, and what is wrong with them, or with those at other extents of the dynamic
-        dimension; empty where all are right.
+        """Return the errors of the outputs on the example inputs, and a description of the first wrong output, there or
+        at other extents of the dynamic dimensions. The description is empty if all outputs are right.
 
         Args:
             outputs: on the example inputs.
@@ -123,8 +123,8 @@ class ClassNetwork:
     def special_difference(
         self, outputs: Sequence[tuple[Array, ...]], expected: Sequence[tuple[Array, ...] | None] = ()
     ) -> str:
-        """Return how outputs on the special inputs differ from ``expected``, or from the framework's; empty where they
-        do not."""
+        """Describe how outputs on the special inputs differ from ``expected``, or without it from the framework's
+        outputs. Empty if they do not differ."""
         special = self.special()
         told = (
             difference(kind, ours, theirs, tolerance(self.lowered))
@@ -134,11 +134,11 @@ class ClassNetwork:
         return next(filter(None, told), "")
 
     def report_step(self, doing: str) -> None:
-        """Tell the present step."""
+        """Report the present step."""
         self.request.progress.report_step(f"{doing} ({self.name})" if len(self.request.lowered) > 1 else doing)
 
     def warn(self, text: str) -> None:
-        """Tell what the network goes without."""
+        """Add a notice on this network: ``text`` completes "the network of CLASS"."""
         self.request.progress.warn(f"the network of {self.name} {text}")
 
     def _manifest(self, records: Mapping[str, Record]) -> dict[str, Any]:
@@ -158,22 +158,23 @@ class CheckedNetwork:
     records: Mapping[str, Record]
     """The record of each task id that it is made of."""
     errors: OutputErrors | None = None
-    """Errors of its outputs; None where it is not checked."""
+    """Errors of its outputs. None if it is not checked."""
     run: NetworkRunResult | None = None
     """Its times, if it was timed when it was checked."""
     special: str = ""
-    """The difference of its outputs from its framework's on inputs with NaN and infinities; empty for none."""
+    """The difference of its outputs from the framework's outputs on inputs with NaN and infinities. Empty if there is
+    none."""
     chosen: tuple[ChosenInPlace, ...] = ()
     """Tasks whose record was chosen by its time in the network."""
 
     def with_choices(self, other: CheckedNetwork) -> CheckedNetwork:
-        """Return ``other``, the network with other records for the tasks that were chosen for it, and with the earlier
-        choices for the rest."""
+        """Return ``other``, the network with newly chosen records, with the choices of both: the new ones, and the
+        earlier choices for the other tasks."""
         changed = {each.task_id for each in other.chosen}
         kept = (each for each in self.chosen if each.task_id not in changed)
         return dataclasses.replace(other, chosen=(*kept, *other.chosen))
 
 
 def traces(records: Mapping[str, Record]) -> dict[str, str | None]:
-    """The trace of each record, by task id."""
+    """Return the trace of each record, by task id."""
     return {task_id: record.trace for task_id, record in records.items()}

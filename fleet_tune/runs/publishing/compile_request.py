@@ -1,4 +1,4 @@
-"""The input of compiling: networks, records, and where each network is run before it is published."""
+"""The input of compiling: networks, records, and the runner of each network before it is published."""
 
 from __future__ import annotations
 
@@ -35,29 +35,30 @@ class CompileRequest:
     entries: Sequence[SearchTask]
     """The tasks that have sketches."""
     runners: Mapping[str, NetworkRunner]
-    """Run the network before it is published; the network of a class without a runner is not checked."""
+    """Runners of the networks before they are published. The network of a class without a runner is not checked."""
     records: Path
     suppliers: Mapping[str, RecordSupplier] = field(default_factory=dict)
-    """Find records for tasks without one."""
+    """Suppliers of records for tasks without one."""
     progress: CompileProgress = field(default_factory=CompileProgress)
-    """Is told each step, and what a network goes without."""
+    """Receives each step, and the warnings."""
     spare_secs: float = math.inf
-    """Time to choose between records that are nearly as good, by their time in the network: no choice is made that
-    would take longer. Also time to wait for a quiet host."""
+    """Longest expected time of a choice between records by their time in the network: a choice that would take longer
+    is not made. Also the longest time of waits for a quiet host."""
     run_id: str = ""
-    """The run of new records. Empty where no run is compiled: a record that is withdrawn belongs to the run that has
-    measured it then."""
+    """The run of new records. Empty if a store is compiled without a run: a revision that withdraws a record then
+    belongs to the run that measured the record."""
     classes: int = 0
-    """Number of device classes of the output folder, if it has more than are compiled now."""
+    """Number of device classes of the output folder, if it is larger than the number of classes that are compiled
+    now."""
     untuned_times: UntunedTimes = field(default_factory=UntunedTimes)
-    """Times that earlier runs have measured."""
+    """Times of untuned networks that earlier runs have measured."""
     untuned_secs: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of a run of the untuned network on one core of this machine, where it was compared and would be published
-    alike."""
+    """Seconds of a run of the untuned network on one core of this machine, if it was compared with the framework and
+    would be published in the same form."""
     expected: tuple[Array, ...] | None = None
-    """Outputs of the network's framework, if they are known."""
+    """Outputs of the network's framework. None if they are not known."""
     at_extents: tuple[AtExtents, ...] = ()
-    """Other extents of the dynamic dimensions at which the runners run the network, to compare it."""
+    """Other extents of the dynamic dimensions at which the runners run the network for the comparison."""
 
     @property
     def rules(self) -> dict[str, str]:
@@ -68,8 +69,8 @@ class CompileRequest:
 def compile_request(
     tuned: Tuned, records: Path, progress: CompileProgress, spare_secs: float = math.inf
 ) -> CompileRequest:
-    """The networks of a run, compiled from these records. Each is run on this machine if it belongs to the class, else
-    on a device of the class. See :class:`CompileRequest` for the arguments."""
+    """Return the request to compile the networks of a run from these records. Each network is run on this machine if
+    that belongs to the class, else on a device of the class. See :class:`CompileRequest` for the arguments."""
     prepared = tuned.prepared
     with RecordReader(records) as reader:
         states = {name: event.state for name, event in reader.devices.states().items()}

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A network on a device, with inputs."""
+    """A network that is loaded on a device, with its inputs."""
 
     handle: NetworkHandle
     files: NetworkFiles
@@ -35,7 +35,8 @@ class _Loaded:
 
 
 class DeviceNetworkRunner:
-    """A device of the fleet, over a session with its server, which is opened when it is first needed."""
+    """Runs networks on a device of the fleet. The session with the device's server is opened when it is first
+    needed."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class DeviceNetworkRunner:
         return self._loaded(folder).handle.in_place(BUDGET_SECS)
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        # On the example inputs alone: for each set of inputs a device would hold the weights of each network again.
+        # On the example inputs alone: the device would hold the weights of each network once for each set of inputs.
         networks = [self._loaded(folder).handle for folder in folders]
         for number in range(rounds):
             ordered = networks if number % 2 == 0 else networks[::-1]
@@ -101,7 +102,7 @@ class DeviceNetworkRunner:
             yield timed if number % 2 == 0 else timed[::-1]
 
     def release(self) -> None:
-        self.close()  # it is opened when it is needed again
+        self.close()  # the session is opened again when it is needed
 
     def close(self) -> None:
         self._device = None
@@ -117,7 +118,7 @@ class DeviceNetworkRunner:
 
     def _run_special(self, folder: Path) -> None:
         self.special_outputs = ()
-        with contextlib.suppress(NetworkRunError, UncheckedError):  # an index may be made of a number that is none
+        with contextlib.suppress(NetworkRunError, UncheckedError):  # an index may be computed from a NaN
             self.special_outputs = [self._loaded(folder, inputs).outputs() for inputs in self._special]
 
     def _loaded(self, folder: Path, inputs: Sequence[Array] | None = None) -> _Loaded:

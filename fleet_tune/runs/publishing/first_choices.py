@@ -1,8 +1,8 @@
-"""A verified record for tasks that the tuning left without one: the analyzer's first choices, measured on a device.
+"""First choices of the analyzer, measured on a device for tasks that have no verified record after the tuning.
 
-A short run does not come to every task, and every candidate of a task may have failed. Left without a schedule, a
-kernel may take a hundred times as long as almost any schedule of it; the first that the analyzer puts forward is seldom
-far from good, and takes a second to build and check.
+A short run does not reach every task, and all candidates of a task may have failed. A kernel without a schedule may
+take a hundred times as long as with almost any schedule. The first choice of the analyzer is seldom far from good, and
+takes a second to build and check.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ from policies.search.methods import method_named
 from policies.search.search import TaskSearch
 
 BUDGET_SECS = 30.0
-# Candidates of a task that are built in the first round, for all tasks, and in the second, for those that still have
-# no record.
+# Candidates of a task that are built in the first round, for all tasks, and in the second round, for tasks that still
+# have no verified record.
 _CHOICES = (1, 5)
 _BUILD_SECS = 15.0
 
 
 @dataclass(frozen=True)
 class FirstChoices:
-    """Measures the first choices of the analyzer for tasks without a record; an
+    """Measures the first choices of the analyzer for tasks without a record: a
     :data:`~fleet_tune.runs.publishing.incumbents.RecordSupplier`. The tasks with the largest share of the work come
-    first. What fails is a notice, and the tasks stay as they are."""
+    first. An error becomes a notice, and the tasks stay as they are."""
 
     entries: Mapping[str, SearchTask]
-    """The tasks by their ids; a task without sketches is described when it is asked for."""
+    """The tasks by their ids. A task without sketches is described when a record for it is requested."""
     device: DeviceConfig
     """The device that measures."""
     records: Path
-    """The record store, which nobody else writes meanwhile."""
+    """The record store, to which no other process writes meanwhile."""
     artifacts: Path
-    """The folder of kernels that were built before."""
+    """The folder of artifacts that were built before."""
     seed: int
     measuring: MeasureConfig = field(default_factory=MeasureConfig)
     budget_secs: float = BUDGET_SECS
-    """No candidate is begun after so many seconds."""
+    """Seconds after which no candidate is begun."""
     progress: CompileProgress = field(default_factory=CompileProgress)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     """The run of the records."""
 
     def __call__(self, task_ids: Sequence[str]) -> None:
-        entries = [self.entries[each] for each in task_ids if each in self.entries]  # the others have no sketch
+        entries = [self.entries[each] for each in task_ids if each in self.entries]  # the other tasks have no sketch
         entries.sort(key=lambda entry: -entry.task.weight * entry.task.workload.flop)
         if not entries:
             return
@@ -77,12 +77,12 @@ class FirstChoices:
             with opening as device, closing(_Builders(self.artifacts, deadline)) as builders:
                 for count in _CHOICES:
                     entries = self._round(entries, count, deadline, device, builders)
-        except Exception as error:  # the device is gone, say, or the disk full: a network can do without this
+        except Exception as error:  # the device is lost, say, or the disk full: the network does without first choices
             tasks = "1 task" if len(entries) == 1 else f"{len(entries)} tasks"
             self.progress.warn(f"no first choices for {tasks}: {last_line(error)}")
 
     def _described(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
-        """Describe tasks; those without a sketch are skipped."""
+        """Return the tasks with their sketches. Tasks without any sketch are left out."""
         bare = [entry for entry in entries if not entry.sketches]
         if not bare:
             return list(entries)
@@ -94,9 +94,9 @@ class FirstChoices:
     def _round(
         self, entries: Sequence[SearchTask], count: int, deadline: float, device: Device, builders: _Builders
     ) -> list[SearchTask]:
-        """Measures ``count`` candidates of each task; those that still have no record."""
+        """Measure ``count`` candidates of each task. Return the tasks that still have no verified record."""
         left = list(entries)
-        # Few at a time: nothing is built while the device, which may be this machine, measures.
+        # Few tasks at a time: nothing may be built while the device, which may be this machine, measures.
         for start in range(0, len(entries), len(builders)):
             if time.monotonic() >= deadline:
                 break
@@ -119,9 +119,9 @@ class FirstChoices:
         return left
 
     def _contenders(self, entry: SearchTask, count: int) -> dict[Candidate, int]:
-        """The fastest candidates that ran and were not verified, because a wrong one was faster. If there are none:
-        those with which the search would begin, or go on after the failed ones. Each with the revision number of its
-        next record."""
+        """Return candidates, each with the revision number of its next record: the fastest ones that ran and were not
+        verified, because a wrong candidate was faster. If there are none, the candidates with which the search would
+        begin, or continue after failed ones."""
         task = entry.task
         index = {sketch.id: sketch.index for sketch in entry.sketches}
         with RecordReader(self.records) as reader:
@@ -146,9 +146,10 @@ class FirstChoices:
     def _measured(
         self, results: Sequence[BuildResult], revisions: Mapping[Candidate, int], device: Device, deadline: float
     ) -> Iterator[Record]:
-        """The records of one task's candidates; none where its oracle does not build, for nothing could be checked."""
+        """Yield the records of one task's candidates. There are none if its oracle does not build: no output could be
+        checked."""
         if not results:
-            return  # its time ended
+            return  # no time was left to build the oracle
         oracle, *others = results
         if isinstance(oracle, Measurement):
             return
@@ -157,7 +158,7 @@ class FirstChoices:
         best_secs = math.inf
         with RecordReader(self.records) as reader:
             speed = reader.speeds.shown().get(split_task_id(oracle.task_id)[1], 1.0)
-        # Fewer results than candidates where the time ended.
+        # There are fewer results than candidates if the time ended.
         for (candidate, revision), built in zip(revisions.items(), others, strict=False):
             if time.monotonic() >= deadline:
                 return
@@ -174,7 +175,7 @@ class FirstChoices:
                 continue
             if measured.verified:
                 best_secs = measured.raw_secs
-            if measured.outcome is Outcome.OK:  # no probe was run: the device is taken to be as fast as usual
+            if measured.outcome is Outcome.OK:  # without a probe the device counts as being as fast as usual
                 measured = replace(measured, speed=speed, speed_error=UNKNOWN_SPREAD)
             yield make_record(candidate, trace, measured, self.run_id, self.device.name, revision)
 
@@ -187,15 +188,15 @@ class _Builders:
         start_secs = max(1.0, deadline - time.monotonic())
         self._workers = [BuildWorker(artifacts, count, start_timeout_secs=start_secs) for _ in range(count)]
         for worker in self._workers:
-            worker.start()  # beside the choice of what is built
+            worker.start()  # while candidates are chosen
         self._deadline = deadline
 
     def __len__(self) -> int:
         return len(self._workers)
 
     def build(self, batch: Sequence[tuple[Task, Sequence[Candidate]]]) -> list[list[BuildResult]]:
-        """The oracle and the candidates of each task, as far as there is time, at most as many tasks as there are
-        builders. Raises what a builder raises."""
+        """Build the oracle and the candidates of each task, as far as there is time. There may be at most as many tasks
+        as builders. Raises the error of a builder."""
         built: list[list[BuildResult]] = [[] for _ in batch]
         errors: list[Exception] = []
 
@@ -208,12 +209,12 @@ class _Builders:
                         return
                     result = self._workers[at].build(BuildRequest(task, each, min(_BUILD_SECS, left)))
                     if left < _BUILD_SECS and _timed_out(result):
-                        return  # the time of all ended: that is no record of this one
+                        return  # the common time ended: no fault of this candidate
                     built[at].append(result)
             except Exception as error:
                 errors.append(error)
 
-        # Daemons: a run that is interrupted does not wait for them.
+        # Daemon threads: an interrupted run does not wait for them.
         threads = [threading.Thread(target=work, args=(at,), daemon=True) for at in range(len(batch))]
         for thread in threads:
             thread.start()

@@ -52,7 +52,7 @@ def compile_from_records(request: RunRequest, records: Path) -> TuneResult:
 
 
 def _tuned_before(request: RunRequest, records: Path) -> Tuned:
-    """The network, whose tasks were tuned by the runs that the store is of."""
+    """Prepare the network. Its tasks count as tuned by the runs whose records the store has."""
     with contextlib.closing(LoweringProcess()) as lowering:
         with ACTIVITY.step("reading the network"):
             network = load_network(request.network, request.inputs, request.trust_model, request.shapes)
@@ -74,9 +74,9 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     classes = len(prepared.lowered)
     if (out / RECORDS_FILE).exists():
-        bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
+        bind_store(out / RECORDS_FILE, prepared)  # raises for the folder of another network or target
         with RecordReader(out / RECORDS_FILE) as reader:
-            classes = len(classes_in(reader.meta()))  # a class keeps its folder whoever of the others is there
+            classes = len(classes_in(reader.meta()))  # a class keeps its folder, whichever other classes take part
     check_records(prepared.lowered, tuned.tasks, records, prepared.network.conversion)
     progress = CompileProgress(time.monotonic() - started)
     request = dataclasses.replace(compile_request(tuned, records, progress), classes=classes)

@@ -1,4 +1,4 @@
-"""The time of a compiled network, by its tasks."""
+"""The latency of a compiled network, split by its tasks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fleet_tune.base.results import InNetwork, KernelTime
 def in_network(
     timed: InNetworkTimes, lowered: LoweredNetwork, alone_secs: Mapping[str, float], latency_secs: float
 ) -> InNetwork:
-    """Split the latency of a network by tasks.
+    """Split the latency of a network into its tasks.
 
     Args:
         timed: the times of the network's kernels.
         lowered: the network.
         alone_secs: seconds of the kernel of each task id when it runs alone.
-        latency_secs: the latency. The kernels get the share of it that they had of the whole runs beside which they
-            were timed, and never more than all of it: where calls are watched, threads may fall asleep in between, and
-            the kernels take longer.
+        latency_secs: the latency. Kernels get the same share of it as they had of the whole runs that were timed
+            beside them, and together never more than all of it: when calls are timed one by one, threads may fall
+            asleep between them, so that kernels take longer.
     """
     by_hash = {task.workload.hash: task for task in lowered.tasks}
     calls = dict.fromkeys(by_hash, 0)

@@ -1,5 +1,5 @@
-"""The best records of a store's tasks for a network: without those whose kernels turned out to be wrong in it, and with
-those that turned out to be the fastest in it."""
+"""The best records of a store for the tasks of a network. Records whose kernels turned out to be wrong in the network
+are left out, and records that turned out to be the fastest in it are preferred."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from fleet_tune.runs.publishing.over_rows import RanksOverRows
 from policies.measuring.in_network import still_holds
 
 RecordSupplier = Callable[[Sequence[str]], None]
-"""Puts records of these tasks into the store, as far as possible."""
+"""Puts records for these task ids into the store, as far as possible."""
 
 
 class Incumbents:
     """The best records of a store, as :class:`~fleet_tune.runs.publishing.record_admission.Candidates`.
 
-    A record that is blamed is stored as a revision, so that no later run chooses it again.
+    Blaming a record stores a revision of it, so that no later run chooses its candidate again.
 
     Args:
-        path: the store, which nobody else writes meanwhile.
+        path: the store, to which no other process writes meanwhile.
         supplier: finds records for tasks without one.
-        warn: is told what cannot be stored.
-        run_id: the run of the revisions; empty for the run of what is blamed, so that they have the same origin.
-        network: fingerprint of the network in which kernels were chosen, and are; empty for none.
-        entries: its tasks, with their sketches.
+        warn: is called with a warning if something cannot be stored.
+        run_id: the run of the revisions. If it is empty, a revision gets the run of the blamed record, so that both
+            have the same origin.
+        network: fingerprint of the network whose choices of kernels are read and stored. If it is empty, no earlier
+            choices are read.
+        entries: the tasks of the network, with their sketches.
     """
 
     def __init__(
@@ -55,11 +57,12 @@ class Incumbents:
         self._supplier = supplier
         self._warn = warn
         self._run_id = run_id
-        self._own_id = run_id or uuid.uuid4().hex[:12]  # of the revisions' ids: that run may have given some of its own
-        self._wrong: set[str] = set()  # ids of candidates, also where the store cannot be written
+        self._own_id = run_id or uuid.uuid4().hex[:12]  # makes the revisions' uids unique
+        self._wrong: set[str] = set()  # ids of blamed candidates, needed if the store cannot be written
 
     def best(self, task_id: str) -> Record | None:
-        """The record that was chosen in the network, as long as that holds; else the best alone."""
+        """Return the record that was chosen by its time in the network, as long as the choice holds; else the best
+        record by its time alone."""
         best = self.next_best(task_id, ())
         choice = self._chosen.get(task_id)
         if best is None or choice is None or choice.candidate_id in self._wrong:
@@ -70,34 +73,34 @@ class Incumbents:
             return reader.best(task_id, candidate_id=choice.candidate_id) or best
 
     def chosen(self, record: Record) -> ChosenInPlace | None:
-        """Return the choice that made the record its task's :meth:`best`; None for the best alone."""
+        """Return the choice that made the record its task's :meth:`best`. None if it is the best by its time alone."""
         choice, best = self._chosen.get(record.task_id), self.next_best(record.task_id, ())
         if choice is None or choice.candidate_id != record.candidate.id:
             return None
         return None if best is None or best.candidate.id == record.candidate.id else choice
 
     def choose(self, choices: Sequence[ChosenInPlace]) -> None:
-        """These were chosen in the network; kept for the runs and compilations that follow."""
+        """Take these choices by the time in the network, and store them for later runs and compilations."""
         self._chosen.update({each.task_id: each for each in choices})
         try:
             with RecordStore(self._path) as store:
                 keep_choices(store, self._network, choices)
-        except UserError as error:  # somebody else's database, or one that cannot be written
+        except UserError as error:  # a database of another user, or one that is not writable
             self._warn(f"which kernels are the fastest in the network could not be kept: {error}")
 
     def next_best(self, task_id: str, but: Sequence[Record]) -> Record | None:
-        """The best record of the task that is not known to be wrong, beside these."""
+        """Return the best record of the task that is not known to be wrong, other than the records in ``but``."""
         with RecordReader(self._path) as reader:
             return self._ranks.best(reader, task_id, self._wrong | {each.candidate.id for each in but})
 
     def rank_secs(self, record: Record) -> float:
-        """The seconds by which :meth:`next_best` ranks a record."""
+        """Return the seconds by which :meth:`next_best` ranks a record."""
         return self._ranks.secs(record.task_id, [record])[0]
 
     def blame(self, record: Record, fault: Measurement) -> None:
         self._wrong.add(record.candidate.id)
         if fault.outcome is Outcome.BUILD_ERROR:
-            return  # a trace of another version does not fit: there it was right
+            return  # the trace may be of another version of fleet-tune, for which it is right
         try:
             with RecordReader(self._path) as reader:
                 known = [
@@ -118,7 +121,7 @@ class Incumbents:
             )
             with RecordStore(self._path) as store:
                 store.append([revised])
-        except UserError as error:  # somebody else's database, or one that cannot be written
+        except UserError as error:  # a database of another user, or one that is not writable
             self._warn(f"a wrong kernel could not be marked in the records: {error}")
 
     def supply(self, task_ids: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Entries of the manifest of a compiled network beside those it is loaded by: its kernels, and its measurements."""
+"""Entries of a compiled network's manifest that loading does not need: its kernels, and its measurements."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def made_of(
     fingerprint: Fingerprint,
     store: Path,
 ) -> dict[str, Any]:
-    """The device of the network, and the record of each task's kernel.
+    """Return the manifest's entries on the device of the network, and on the record of each task's kernel.
 
     Args:
         tasks: the tasks of the network.
-        records: the record of each task id; a task without one has a kernel without a schedule.
+        records: the record of each task id. The kernel of a task without a record has no schedule.
         rules: the sketch rule of each sketch id.
-        fingerprint: the device class.
+        fingerprint: the fingerprint of the device class.
         store: the database of the records.
     """
     with RecordReader(store) as reader:
@@ -52,7 +52,8 @@ def _entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: 
 
 
 def found(result: NetworkResult) -> dict[str, Any]:
-    """The measurements of a network; what was not measured is missing."""
+    """Return the manifest's entries on the check and the times of a network. Values that were not measured are missing
+    or None."""
     known: dict[str, Any] = {
         "published": result.published,
         "problem": result.problem or None,

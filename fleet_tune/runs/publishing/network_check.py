@@ -1,4 +1,4 @@
-"""The check of a compiled network: it is run where it will be used, and compared with its framework."""
+"""The check of a compiled network: it is run on a device of its class, and compared with its framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fleet_tune.runs.publishing.network_runners import NetworkRunner, NetworkRun
 
 
 class RunnerLostError(Exception):
-    """The network is wrong and its runner is gone: the kernel at fault cannot be found."""
+    """The network is wrong and cannot be run any more: the kernel at fault cannot be found."""
 
 
 class NetworkCheck:
@@ -28,26 +28,27 @@ class NetworkCheck:
     Args:
         network: the network.
         stage: the folder in which it is compiled.
-        runner: runs the network; None where nothing can.
-        times_it: time the network too when it is run.
+        runner: runs the network. None if nothing can run it.
+        times_it: true if a run of the network also times it.
     """
 
     def __init__(self, network: ClassNetwork, stage: Path, runner: NetworkRunner | None, *, times_it: bool) -> None:
         self.runner = runner
-        """Runs the network; None once it turned out that nothing can."""
+        """Runs the network. None after it turned out that nothing can run it."""
         self.unchecked = "none of its devices can run it"
-        """The reason why the network is not checked; it counts without a runner."""
+        """The reason why the network is not checked. It counts only if there is no runner."""
         self.errors: OutputErrors | None = None
-        """Errors of the last network that was right."""
+        """Errors of the last network whose outputs were right."""
         self.special = ""
-        """The difference of that network from its framework on inputs with NaN and infinities; empty for none."""
+        """The difference of the last right network from its framework on inputs with NaN and infinities. Empty for
+        none."""
         self.compile_secs = 0.0
         """The longest time that compiling took."""
         self._network = network
         self._stage = stage
         self._times_it = times_it
-        self._suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
-        self._unscheduled: Sequence[tuple[Array, ...]] | None = None  # its outputs on the special inputs
+        self._suspects: Mapping[str, Record] | None = None  # of the first wrong network, until it is right
+        self._unscheduled: Sequence[tuple[Array, ...]] | None = None  # its special outputs
         self._timed: tuple[Mapping[str, Record], NetworkRunResult] | None = None
 
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
@@ -60,14 +61,14 @@ class NetworkCheck:
             network.compile(records, self._stage)
         except (DiskFullError, ChildStartError):
             raise
-        except Exception as error:  # whatever TVM raises, or a trace that does not fit
+        except Exception as error:  # an error of TVM, or a trace that does not fit
             if isinstance(error, UserError) and not isinstance(error, RecordStoreError):
-                raise  # no linker, no CUDA compiler, no memory: a matter of this machine, not of a record
+                raise  # no linker, CUDA compiler or memory: a problem of this machine, not of a record
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
         self.compile_secs = max(self.compile_secs, time.monotonic() - began)
         fault = self._fault_of(records)
         if fault is None and records == self._suspects:
-            self._suspects = None  # it was wrong once, of another cause
+            self._suspects = None  # it was wrong once, from another cause
         elif fault is not None and self._suspects is None:
             self._suspects = dict(records)
             why = f"{fault.outcome.value.replace('_', ' ')}: {fault.detail}"
@@ -75,7 +76,7 @@ class NetworkCheck:
         return fault
 
     def run_of(self, records: Mapping[str, Record]) -> NetworkRunResult | None:
-        """The times of the network that is made of these records, if it was timed last."""
+        """Return the outputs and times of the network that is made of these records. None if it was not timed last."""
         return self._timed[1] if self._timed is not None and self._timed[0] == records else None
 
     def _fault_of(self, records: Mapping[str, Record]) -> Measurement | None:
@@ -104,9 +105,9 @@ class NetworkCheck:
     def special_fault(self, runner: NetworkRunner, records: Mapping[str, Record]) -> tuple[Measurement | None, str]:
         """Check the network that ``runner`` ran last, made of ``records``, on inputs with NaN and infinities.
 
-        Returns the fault of kernels that treat these otherwise than they do without a schedule, and the difference of
-        the network from its framework: its import causes one that it has without schedules too, and the network is
-        right for all other inputs.
+        Return a fault if kernels treat these inputs otherwise than kernels without a schedule do, and the difference of
+        the network from its framework. A difference that the network has without schedules too is caused by its import
+        and is no fault: the network is right for all other inputs.
         """
         network, outputs = self._network, runner.special_outputs
         said = network.special_difference(outputs) if outputs else ""
@@ -120,11 +121,11 @@ class NetworkCheck:
         return None, said
 
     def _run_unscheduled(self, runner: NetworkRunner) -> Sequence[tuple[Array, ...]]:
-        """The outputs on the special inputs of the network without schedules; none where that fails."""
+        """Return the outputs of the network without schedules on the special inputs. Empty if it cannot be run."""
         if self._unscheduled is None:
             self._unscheduled = ()
             folder = self._stage.with_name("unscheduled")
-            with contextlib.suppress(Exception):  # it is a second opinion alone
+            with contextlib.suppress(Exception):  # only a second opinion
                 runner.outputs(self._network.compile({}, folder))
                 self._unscheduled = runner.special_outputs
         return self._unscheduled

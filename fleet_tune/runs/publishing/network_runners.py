@@ -16,9 +16,9 @@ from fleet_tune.base.results import slowness
 from fleet_tune.runs.publishing.quiet_host import QuietHost
 
 BUDGET_SECS = 3.0
-"""Of measuring one network."""
+"""Seconds to measure one network."""
 ROUNDS = 3
-"""Of measuring two in turn."""
+"""Rounds in which two networks are measured in turn."""
 THIS_MACHINE = "this machine"
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ class NetworkRunResult(NamedTuple):
 
     outputs: tuple[Array, ...]
     times: tuple[float, InNetworkTimes] | None
-    """Seconds of a run, and the time of each kernel in its place; None where the network cannot be timed."""
+    """Seconds of a run, and the time of each kernel in its place. None if the network cannot be timed."""
     others_cores: float | None = None
     """See :attr:`NetworkRunner.others_cores`."""
     throttled: float = 0.0
@@ -36,20 +36,20 @@ class NetworkRunResult(NamedTuple):
 
 
 class NetworkRunner(Protocol):
-    """Runs networks that were compiled into folders, on the example inputs. Every method raises
-    :class:`NetworkRunError` where the network crashes or fails, :class:`UncheckedError` where it cannot be run."""
+    """Runs networks that were compiled into folders, on the example inputs. Methods that run a network raise
+    :class:`NetworkRunError` if it crashes or fails, :class:`UncheckedError` if it cannot be run."""
 
     estimate_secs: float | None
-    """Estimated seconds of the tuned network; None where they are not known. This machine times it again where it takes
-    much longer."""
+    """Estimated seconds of the tuned network. None if they are not known. The runner of this machine times a network
+    again that takes much longer."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def others_cores(self) -> float | None:
-        """The average number of processor cores that other processes took of those that a network needs, while
-        networks were timed last. None where it is not known, as of a device."""
+        """The average number of processor cores that other processes took from the network while networks were timed
+        last. None if it is not known, as for a device."""
 
     @property
     def throttled(self) -> float:
@@ -58,54 +58,54 @@ class NetworkRunner(Protocol):
 
     @property
     def special_outputs(self) -> Sequence[tuple[Array, ...]]:
-        """The outputs on each set of special inputs, of the network that was run last by :meth:`outputs` or
-        :meth:`tried`. Empty where it failed on one of them, or there are none."""
+        """The outputs on each set of special inputs, of the network that :meth:`outputs` or :meth:`tried` ran last.
+        Empty if it failed on one of them, or if there are no special inputs."""
 
     @property
     def extent_outputs(self) -> Mapping[str, tuple[Array, ...]]:
-        """The outputs on the inputs of each other extent of the dynamic dimensions, by its name, of the network that
-        was run last by :meth:`outputs` or :meth:`tried`. That fails where the network fails on one of them."""
+        """The outputs at each of the other extents of the dynamic dimensions, by the extent's name, of the network that
+        :meth:`outputs` or :meth:`tried` ran last. Those methods raise if the network fails at one of the extents."""
 
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
 
     def expect(self) -> None:
-        """Get ready for :meth:`tried`: a network is being compiled."""
+        """Prepare for a call of :meth:`tried` while its network is being compiled."""
 
     def tried(self, folder: Path) -> NetworkRunResult:
         """Return the outputs and times of one network."""
 
     def measure_secs(self, folder: Path) -> float:
-        """Measure the seconds of a run, as far as nothing disturbs it (:mod:`devices.timing.run_series`)."""
+        """Measure the seconds of an undisturbed run (:mod:`devices.timing.run_series`)."""
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         """Measure the seconds of a run of two networks, under the same conditions as far as possible."""
 
     def undisturbed(self, measure: Callable[[], _T], beside: Path, beside_secs: float) -> _T:
-        """Return what ``measure`` finds on this machine; a device's runner knows of no disturbance. The host is to be
-        as fast as when the network in the folder ``beside`` took ``beside_secs``."""
+        """Return the result of ``measure`` on an undisturbed host. The host counts as undisturbed if the network in the
+        folder ``beside`` takes about ``beside_secs`` again. The runner of a device calls ``measure`` once."""
 
     def in_place(self, folder: Path) -> InNetworkTimes:
         """Measure the time of each kernel in its place in the network."""
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        """Measure the kernels of several networks round for round: this machine over the extents that come most often,
-        a device at the typical ones."""
+        """Measure the kernels of several networks in rounds. Yield in each round the times of each network: on this
+        machine over the most frequent extents, on a device at the typical extents."""
 
     def release(self) -> None:
-        """Let others have the device until it is needed again."""
+        """Release the device for others until it is needed again."""
 
     def close(self) -> None: ...
 
 
 class LocalNetworkRunner:
-    """This machine, with each run in a process of its own.
+    """Runs networks on this machine, each run in its own process.
 
     Args:
         inputs: the example inputs.
         special: sets of inputs with special values.
-        host: times them again where others disturb it.
+        host: times networks again if other processes disturb them.
         at_extents: inputs of other extents of the dynamic dimensions, by the extent's name.
-        frequent: inputs of the extents that come most often; none where shapes are fixed.
+        frequent: weighted inputs of the most frequent extents. Empty if shapes are fixed.
     """
 
     name = THIS_MACHINE
@@ -136,7 +136,7 @@ class LocalNetworkRunner:
 
     def expect(self) -> None:
         if self._expecting is None:
-            with contextlib.suppress(UncheckedError):  # told when it is tried
+            with contextlib.suppress(UncheckedError):  # tried() raises it again
                 self._expecting = self._preloaded()
 
     def tried(self, folder: Path) -> NetworkRunResult:
@@ -183,7 +183,7 @@ class LocalNetworkRunner:
         return fresh_process.in_place_in_turn(folders, self._frequent, rounds, BUDGET_SECS / rounds)
 
     def release(self) -> None:
-        pass  # each run is a process of its own
+        pass  # no process holds the device between runs
 
     def close(self) -> None:
         if self._expecting is not None:

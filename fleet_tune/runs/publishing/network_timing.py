@@ -1,4 +1,5 @@
-"""The times of a network that is right: beside the untuned network, its framework, and kernel by kernel."""
+"""The times of a network that is right: of the whole network, of the untuned network, of its framework, and of each
+kernel."""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ from fleet_tune.runs.publishing.in_network import in_network
 from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunner
 from fleet_tune.runs.publishing.untuned_times import CLEARLY
 
-# Times that differ by less are the same.
+# Times count as equal up to this ratio.
 _SAME = 1.02
-# The least of the series counts, as of the network itself (devices/timing/run_series.py).
+# The least of the series counts, as for the network itself (devices/timing/run_series.py).
 _FRAMEWORK_SERIES, _FRAMEWORK_REPEATS, _FRAMEWORK_SECS = 10, 20, 3.0
 
 
 @dataclass(frozen=True)
 class TimedNetwork:
-    """A network with its times, and what is to be published by them."""
+    """A network with its times, and the folder that they decide to publish."""
 
     result: NetworkResult
     folder: Path
-    """The network to publish: the tuned one, or the untuned one where that is better."""
+    """The network to publish: the tuned one; or the untuned one if that is faster, or if the tuned one crashes."""
 
 
 class NetworkTiming:
@@ -40,7 +41,7 @@ class NetworkTiming:
         network: the network.
         runner: runs it.
         checked: the network as it was compiled and checked.
-        untuned_secs: seconds of the untuned network as they are known before; None where they are not.
+        untuned_secs: seconds of the untuned network from earlier. None if they are not known.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class NetworkTiming:
         return dataclasses.replace(timed, result=self._with_kernels(timed))
 
     def _whole(self, result: NetworkResult) -> TimedNetwork:
-        """The network as a whole, and the untuned one."""
+        """Time the whole network and the untuned one, and decide which to publish."""
         tuned = self._checked.folder
         clear = self._clearly_faster(result)
         if clear is not None:
@@ -66,9 +67,9 @@ class NetworkTiming:
         untuned = self._untuned()
         try:
             result = self._side_by_side(result, untuned)
-        except NetworkRunError as error:  # twice: beside the untuned one, and alone
+        except NetworkRunError as error:  # it failed twice: in turn with the untuned one, and alone
             return self._instead_of(result, untuned, str(error))
-        except UncheckedError as error:  # it takes too long, say
+        except UncheckedError as error:  # say, it takes too long
             self._network.warn(f"is not timed: {error}")
             return TimedNetwork(result, tuned)
         if result.tuned_secs is None or result.untuned_secs is None or untuned is None:
@@ -86,7 +87,7 @@ class NetworkTiming:
         return None if self._checked.run is None else self._checked.run.times
 
     def _clearly_faster(self, result: NetworkResult) -> NetworkResult | None:
-        """The result where the time of the untuned network is known, and the tuned one takes far less; None where both
+        """Return the result if the time of the untuned network is known and the tuned one takes far less. None if both
         have to be timed."""
         times, run = self._known_times, self._checked.run
         if times is None or run is None or self._untuned_secs is None or times[0] * CLEARLY > self._untuned_secs:
@@ -103,7 +104,7 @@ class NetworkTiming:
         return self._beside_framework(timed)
 
     def _with_kernels(self, timed: TimedNetwork) -> NetworkResult:
-        """Add the time of each kernel of what is to be published, if it can be had."""
+        """Add the time of each kernel of the network that will be published, if kernels can be timed."""
         result, network = timed.result, self._network
         if result.secs is None:
             return result
@@ -121,19 +122,20 @@ class NetworkTiming:
         return dataclasses.replace(result, in_network=in_network(kernels, network.lowered, alone, result.secs))
 
     def _untuned(self) -> Path | None:
-        """The folder of the untuned network; None where the network has no schedule, or it cannot be compiled."""
+        """Compile the untuned network and return its folder. None if the network has no schedules anyway, or if
+        compiling fails."""
         if not self._checked.records:
             return None
         self._network.report_step("compiling the untuned network, to compare")
         try:
             return self._network.compile_untuned(self._checked.records, self._checked.folder.with_name("untuned"))
-        except Exception as error:  # whatever TVM raises, or no space: what is to be published is not touched by it
+        except Exception as error:  # an error of TVM, or no space, say: the tuned network can be published even so
             self._not_compared(error)
             return None
 
     def _side_by_side(self, result: NetworkResult, untuned: Path | None) -> NetworkResult:
-        """Add the times of both networks, as far as they can be had. Raises NetworkRunError, UncheckedError of the
-        tuned network alone."""
+        """Add the times of both networks, as far as they can be measured. Raises NetworkRunError, UncheckedError only
+        for the tuned network."""
         network, runner, tuned = self._network, self._runner, self._checked.folder
         untuned_secs: float | None = None
         network.report_step("timing the network")
@@ -143,7 +145,7 @@ class NetworkTiming:
                 untuned_secs = None if self._checked.records else tuned_secs
             else:
                 tuned_secs, untuned_secs = runner.measure_in_turn(tuned, untuned)
-        except Exception as error:  # of either: the untuned one took too long, say
+        except Exception as error:  # one of both failed: the untuned one took too long, say
             self._not_compared(error)
             tuned_secs = runner.measure_secs(tuned)
             return _disturbed(dataclasses.replace(result, tuned_secs=tuned_secs), runner)
@@ -153,7 +155,7 @@ class NetworkTiming:
         return self._beside_framework(timed)
 
     def _beside_framework(self, result: NetworkResult) -> NetworkResult:
-        """Add the framework's time, if the network runs on this machine and is compared at all."""
+        """Add the framework's time, if the network runs on this machine and both networks are timed."""
         network = self._network
         if self._runner.name != THIS_MACHINE or result.untuned_secs is None or result.tuned_secs is None:
             return result
@@ -176,7 +178,8 @@ class NetworkTiming:
         return dataclasses.replace(result, framework_secs=framework_secs)
 
     def _instead_of(self, result: NetworkResult, untuned: Path | None, why: str) -> TimedNetwork:
-        """The untuned network, if it is right, in place of a tuned one that was right and crashes when it is timed."""
+        """Publish the untuned network, if it is right, instead of a tuned one that was right and fails when it is
+        timed."""
         problem = f"the tuned network fails when it is timed: {why}"
         errors = self._errors_of(untuned) if untuned is not None else None
         if untuned is None or errors is None:
@@ -191,7 +194,7 @@ class NetworkTiming:
         return TimedNetwork(result if untuned_secs is None else _disturbed(result, self._runner), untuned)
 
     def _errors_of(self, untuned: Path) -> OutputErrors | None:
-        """Errors of the untuned network; None where it is wrong and not published."""
+        """Return the errors of the untuned network. None if it is wrong or cannot be run: it is not published then."""
         try:
             errors, wrong = self._network.errors_of(self._runner.outputs(untuned), self._runner.extent_outputs)
         except Exception as error:
@@ -207,7 +210,7 @@ class NetworkTiming:
 
 
 def _disturbed(result: NetworkResult, runner: NetworkRunner) -> NetworkResult:
-    """Return the result with what has disturbed its times."""
+    """Return the result with the disturbances of its times."""
     return dataclasses.replace(
         result, others_cores=runner.others_cores, throttled=runner.throttled, estimate_secs=runner.estimate_secs
     )

@@ -1,7 +1,7 @@
 """The networks of all device classes, compiled from the best records of a store and published.
 
-Nothing wrong is published: a network is compiled beside the folder that users load from, run on its device, compared
-with its framework, and only then moved there.
+No wrong network is published: a network is compiled beside the folder from which users load it, run on its device,
+compared with its framework, and only then moved into that folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fleet_tune.runs.publishing.class_compilation import publish_class
 from fleet_tune.runs.publishing.class_network import ClassNetwork, NetworkCompiler
 from fleet_tune.runs.publishing.compile_request import CompileRequest
 
-# A network may take so many times as long to compile as the builds of its records took, and at least so many seconds.
+# Time limit of compiling a network: this multiple of the build times of its records, and at least so many seconds.
 _LONGER = 10.0
 _UNKNOWN_BUILD_SECS = 10.0
 _LEAST_COMPILE_SECS = 120.0
@@ -38,16 +38,17 @@ _LOG = logging.getLogger(__name__)
 
 
 def folder_of(out: Path, device_class: str, classes: int) -> Path:
-    """The folder of the network of a class: ``out`` itself for the only class, and for the one whose network is there
-    since it was the only one; else a folder in it."""
-    return out if classes == 1 or published_class(out) == device_class else out / device_class
+    """Return the folder of the network of a class: ``out`` itself for the class whose network is there already, and for
+    the only class if no network is there; else a subfolder."""
+    present = published_class(out)
+    return out if present == device_class or (present is None and classes == 1) else out / device_class
 
 
 def check_records(
     lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path, conversion: Conversion | None
 ) -> None:
-    """Raise :class:`RecordStoreError` if the store is of a run in another precision, or if a network that can be tuned
-    has no verified record in it at all."""
+    """Raise :class:`RecordStoreError` if the store is of a run in another precision, or if it has no verified record of
+    the network although the network has tasks that can be tuned."""
     with RecordReader(records) as reader:
         stored, here = reader.meta().get(PRECISION), None if conversion is None else conversion.options
         if BOUND in reader.meta() and stored != here:
@@ -66,8 +67,8 @@ def check_records(
 def publish_networks(
     request: CompileRequest, out: Path, cancellation: Cancellation, compiler: NetworkCompiler | None = None
 ) -> tuple[NetworkResult, ...]:
-    """Compile the network of every device class from its best records, check it where it runs, measure it beside the
-    untuned one, and publish it if it is right.
+    """Compile the network of every device class from its best records, check it on its runner, time it and the untuned
+    network, and publish it if it is right.
 
     A task without a record stays unscheduled. If the network is slower than the untuned one, the untuned one is
     published. An error of one class is in its result and does not affect the others.
@@ -75,10 +76,10 @@ def publish_networks(
     Args:
         request: the networks and their records.
         out: the output folder.
-        cancellation: once it came, nothing is published and some error is raised.
-        compiler: compiles the networks; None for a process of its own.
+        cancellation: after a cancellation, nothing is published and some error is raised.
+        compiler: compiles the networks. None: a new process does.
 
-    Raises the first error where no class got a network. What keeps one class from its network costs no other its own.
+    Raises the first error if there was one and no class got a network.
     """
     if compiler is None:
         limit_secs = compile_limit_secs(request.lowered.values(), request.records)
@@ -114,8 +115,8 @@ def publish_networks(
 
 
 def compile_limit_secs(lowered: Iterable[LoweredNetwork], records: Path) -> float:
-    """Seconds after which a compiler counts as hanging: ten times what the builds of the best records of a network took
-    together, two minutes at least."""
+    """Return the seconds after which a compiler counts as hanging: ten times the sum of the build times of the best
+    records of a network, two minutes at least."""
     with RecordReader(records) as reader:
         sums = [sum(_build_secs(reader.best(task.id)) for task in each.tasks) for each in lowered]
     return max(_LEAST_COMPILE_SECS, _LONGER * max(sums, default=0.0))

@@ -1,4 +1,4 @@
-"""Records of kernels over dynamic rows, ranked by the time of all numbers of rows that the network computes."""
+"""Ranks of records of kernels over dynamic rows: by the time over all numbers of rows that the network computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from policies.space.sampling import is_valid
 
 
 class RanksOverRows:
-    """The ranks of records of those tasks that have kernels over fewer rows.
+    """Ranks records of tasks. Tasks that have kernels over fewer rows are ranked by the time over all numbers of rows.
 
     Args:
         entries: the tasks of a network, with their sketches.
@@ -30,19 +30,19 @@ class RanksOverRows:
                 self._sketches[entry.task.id] = [(each, TimesOverRows(each, entry.abstraction)) for each in over_rows]
 
     def best(self, reader: RecordReader, task_id: str, but: Collection[str]) -> Record | None:
-        """Return the best record of a task, without candidates of these ids: of a kernel of fixed rows as the store
-        ranks them, else the one that takes the least time over all numbers of rows."""
+        """Return the best record of a task, except for the candidate ids in ``but``. A kernel over fixed rows is ranked
+        as in the store, a kernel over dynamic rows by its time over all numbers of rows. None if there is no record."""
         if task_id not in self._sketches:
             return reader.best(task_id, but)
         found = reader.bests(task_id, CONSIDERED, but)
         return found[int(np.argmin(self.secs(task_id, found)))] if found else None
 
     def secs(self, task_id: str, records: Sequence[Record]) -> list[float]:
-        """Return the ranks of records of a task, in seconds: those of the store, times
-        :func:`policies.analysis.cpu.fewer_rows.time_over_rows`."""
+        """Return the ranks of records of a task, in seconds: the ranks of the store, multiplied by
+        :func:`policies.analysis.cpu.fewer_rows.time_over_rows` for kernels over dynamic rows."""
         secs = [record.measurement.rank_secs for record in records]
         for sketch, times in self._sketches.get(task_id, ()):
-            # A store that others write may have records of sketches that are not known here.
+            # A store of other programs may have records of sketches that are not known here.
             mine = [
                 at
                 for at, record in enumerate(records)

@@ -1,5 +1,5 @@
-"""The third step of a run: the networks of its device classes are compiled from the best records, checked, measured and
-moved to where users load them."""
+"""The third step of a run: the networks of its device classes are compiled from the best records, checked, timed and
+moved to the folders from which users load them."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from fleet_tune.runs.tuned import Tuned
 
 
 async def publish(context: RunContext, tuned: Tuned, hosts: RunHosts) -> Published:
-    """Publish the networks of a run that has tuned: none where it was interrupted, collects, or has recorded devices
-    alone.
+    """Publish the networks of a run that has tuned. There are none if the run was interrupted, collects a dataset, or
+    has recorded devices.
 
     Args:
         context: the run.
         tuned: the network and its tasks.
-        hosts: the closed builders and devices, whose turns are held while networks are measured.
+        hosts: the closed builders and devices. The turns on the devices are held while networks are measured.
     """
     request, reporter = context.request, context.reporter
     networks: tuple[NetworkResult, ...] = ()
-    # What a dataset answers for was never built here: there is nothing to compile.
+    # Candidates of recorded devices were never built here: there is nothing to compile.
     compiles = not request.collects and not request.fleet.datasets
     if compiles and not context.interruption.came:
         reporter.show("compiling")
@@ -66,7 +66,7 @@ async def _compiled(context: RunContext, tuned: Tuned, hosts: RunHosts) -> tuple
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(RunInterruptedError))
         stack.callback(lambda: reporter.show("compiling", progress))
-        # However it ends: a thread that nobody waits for must not publish in a folder that others use by then.
+        # Cancelled however the block ends: an abandoned thread must not publish into a folder that others may use.
         stack.callback(cancellation.cancel)
         async with beside(reporter.show_compiling(progress)):
             names = compiled_on(tuned, request.records)
@@ -80,14 +80,14 @@ async def _compiled(context: RunContext, tuned: Tuned, hosts: RunHosts) -> tuple
 def compile_tuned(
     tuned: Tuned, request: RunRequest, run_id: str, progress: CompileProgress, cancellation: Cancellation
 ) -> tuple[NetworkResult, ...]:
-    """Compile the networks of a run from its own records. For tasks without one, the analyzer's first choices are
+    """Compile the networks of a run from its own records. For tasks without a record, the analyzer's first choices are
     measured now.
 
     Args:
         tuned: the network and its tasks.
-        request: says where the records are and where the networks go.
+        request: names the record store and the output folder.
         run_id: the run of new records.
-        progress: is told each step.
+        progress: receives each step.
         cancellation: see :func:`publish_networks`.
     """
     prepared = tuned.prepared
@@ -113,23 +113,23 @@ def compile_tuned(
         compile_request(tuned, request.records, progress, SPARE_SHARE * progress.elapsed_secs),
         run_id=run_id,
         suppliers=suppliers,
-        classes=classes,  # a class keeps its folder whoever of the others takes part
+        classes=classes,  # a class keeps its folder, whichever other classes take part
         untuned_times=UntunedTimes(user_folder()),
     )
     return publish_networks(compiling, request.out, cancellation)
 
 
 def compiled_on(tuned: Tuned, records: Path) -> list[str]:
-    """The ids of the devices that :func:`compile_tuned` measures on."""
+    """Return the ids of the devices on which :func:`compile_tuned` measures."""
     prepared, states = tuned.prepared, _device_states(records)
     devices = (prepared.device_of(name, states) for name in prepared.lowered)
     return [device.name for device in devices if device is not None]
 
 
 def with_new_records(last: Progress, tuned: Tuned, records: Path) -> Progress:
-    """Add to the last snapshot of a run what was stored while its networks were compiled: first choices of tasks
-    without a record, and records that turned out to be wrong. A task that turned out to have no sketch is not part of
-    it."""
+    """Add to the last snapshot of a run the records that were stored while its networks were compiled: first choices of
+    tasks without a record, and revisions of records that turned out to be wrong. Tasks that turned out to have no
+    sketch are removed."""
     rules = {sketch.id: sketch.rule for entry in tuned.tasks for sketch in entry.sketches}
     now = {each.task_id: each for each in task_results((entry.task for entry in tuned.tasks), rules, records)}
     with RecordReader(records) as reader:

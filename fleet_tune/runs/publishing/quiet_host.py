@@ -1,4 +1,4 @@
-"""Timing on a host that others use too: what they disturb is timed again when the host is quiet."""
+"""Timing on a host that other processes use too: a disturbed measurement is repeated when the host is quiet."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fleet_tune.base.cpus import QuotaGroups
 from fleet_tune.base.results import SLOW, is_busy
 
 PATIENCE_SECS = 20.0
-"""Seconds at most that a network waits for a quiet host, and is timed again."""
+"""Longest time for waits for a quiet host and repeated measurements of a network."""
 _LOOK_SECS = 0.5
 _T = TypeVar("_T")
 
 
 class Clock(Protocol):
-    """A clock that can be waited for: the module :mod:`time`."""
+    """A clock with a sleep, such as the module :mod:`time`."""
 
     def monotonic(self) -> float: ...
 
@@ -25,13 +25,13 @@ class Clock(Protocol):
 
 
 class QuietHost:
-    """This machine, as far as others disturb what is timed on it.
+    """Measures on this machine, and watches disturbances by other processes.
 
     Args:
-        threads: threads of what is timed; 0 for one on each processor.
-        patience_secs: waits for a quiet host, and timing again, take no longer than this, all of them together.
-        report_step: is told what is done.
-        clock: tells the time.
+        threads: number of threads of the measured network; 0 for one on each processor.
+        patience_secs: no wait for a quiet host and no repetition begins after these took so long together.
+        report_step: is called with each step.
+        clock: the clock.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class QuietHost:
         clock: Clock = time,
     ) -> None:
         self.others_cores: float | None = None
-        """Average number of the needed processor cores that others took while something was timed last. None where it
-        is not known."""
+        """Average number of needed processor cores that other processes took during the last measurement. None if it is
+        not known."""
         self.throttled = 0.0
-        """Share of the periods of a CPU quota in which this process stood still then."""
+        """Share of the periods of a CPU quota in which this process stood still during the last measurement."""
         self._threads = threads
         self._patience_secs = patience_secs
         self._report_step = report_step or (lambda _: None)
@@ -57,13 +57,13 @@ class QuietHost:
         again: Callable[[], _T] | None = None,
         slowness: Callable[[_T], float] | None = None,
     ) -> _T:
-        """Return what ``measure`` finds. While others disturb it and there is patience left, wait until they do not and
-        measure again; the least disturbed result counts.
+        """Return the result of ``measure``. While it is disturbed and patience is left, wait for a quiet host and
+        measure again. The least disturbed result counts.
 
         Args:
             measure: measures the first time.
             again: measures the second time and later.
-            slowness: returns how many times as long as expected it took. Nothing is expected without it.
+            slowness: returns how many times as long as expected a result took. None: no time is expected.
         """
         found = self._watched(measure)
         slow = slowness(found) if slowness and self._patience_secs > 0 else 0.0
@@ -87,7 +87,7 @@ class QuietHost:
         return found
 
     def _wait(self) -> bool:
-        """Wait for a quiet moment. Return false where the patience ends before."""
+        """Wait until the host is quiet. Return false if the patience ends first."""
         began, cores = self._clock.monotonic(), self.others_cores
         while self._patience_secs > 0:
             if is_busy(cores):
@@ -106,5 +106,5 @@ class QuietHost:
 
 
 def _busy(others_cores: float | None) -> float:
-    """Return the cores that others take, 0 where they are too few to disturb."""
+    """Return the cores that other processes take, 0 if they are too few to disturb."""
     return (others_cores or 0.0) if is_busy(others_cores) else 0.0

@@ -1,8 +1,8 @@
-"""Admission of records to a network: the best of each task, as far as the network is right with them.
+"""Admission of records to a network: the best record of each task with which the network is right.
 
-A kernel that was right when it was measured may still be wrong in the network: on other values, at other places in
-memory, beside other kernels. The network is compared with its framework as a whole, and where it is wrong the kernels
-at fault are found by bisection. Nothing here compiles anything: ``judge`` does.
+A kernel that was right when it was measured may still be wrong in the network: on other values, at other addresses, or
+beside other kernels. The network is compared with its framework as a whole, and if it is wrong the kernels at fault are
+found by bisection. This module compiles nothing itself: ``judge`` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fleet_tune.base.errors import FleetTuneError
 ATTEMPTS = 4
 
 Judge = Callable[[Mapping[str, Record]], Measurement | None]
-"""Finds the fault of a network that is made of these records, by task id, and unscheduled otherwise; None for none."""
+"""Returns the fault of a network that is made of these records, by task id, and of unscheduled kernels for the other
+tasks. None if the network is right."""
 
 
 class UnscheduledWrongError(FleetTuneError):
@@ -40,20 +41,20 @@ class Candidates(Protocol):
 
 @dataclass
 class AdmittedRecords:
-    """Records that a network is made of, and the faults of those that it is not made of."""
+    """Records of which a network is made, and the faults of the records that were refused."""
 
     records: dict[str, Record] = field(default_factory=dict)
-    """The record of each task id with which the network is right."""
+    """The admitted record of each task id. The network is right with all of them."""
     faults: dict[str, list[Measurement]] = field(default_factory=dict)
-    """The faults of the other records of a task id, in order."""
+    """The faults of the refused records of each task id, in order."""
 
 
 def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> AdmittedRecords:
-    """The records that a network of these tasks is made of: each task's best, where the network is wrong with it the
-    next best, and none after ``ATTEMPTS`` of them. A fault that does not come again is nobody's: a machine that was
-    short of memory for a moment says nothing of a kernel.
+    """Choose the records of a network of these tasks: the best record of each task; if the network is wrong with it,
+    the next best; and none after ``ATTEMPTS`` refused records. A fault that does not come a second time blames no
+    record: a machine may have been short of memory for a moment.
 
-    Raises :class:`UnscheduledWrongError` where the network is wrong without any, and what ``judge`` raises."""
+    Raises :class:`UnscheduledWrongError` if the network is wrong without any record, and the errors of ``judge``."""
     admitted = AdmittedRecords()
     waiting = list(task_ids)
     supplied: set[str] = set()
@@ -88,18 +89,19 @@ def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> Admi
 def bisect(
     right: Mapping[str, Record], doubtful: Mapping[str, Record], fault: Measurement, judge: Judge
 ) -> tuple[list[str], dict[str, Measurement]]:
-    """Divide doubtful records into those with which the network is still right, and those at fault.
+    """Divide doubtful records into records with which the network is still right, and records at fault.
 
-    With k at fault of n it takes about ``2 k log2(n / k)`` judgements. Each record at fault is judged by itself right
-    before it is blamed.
+    If k of n records are at fault, this takes about ``2 k log2(n / k)`` judgements. Before a record is blamed, it is
+    judged once more without other doubtful records.
 
     Args:
         right: the record of each task id with which the network is right.
-        doubtful: the other records.
-        fault: the fault of all of them together.
+        doubtful: the records to divide, by task id.
+        fault: the fault of the network with all of these records.
         judge: judges a network.
 
-    Returns the task ids that are right together with ``right`` and with each other, and the fault of each other one.
+    Return the task ids whose records are right together with ``right`` and with each other, and the fault of each other
+    task id.
     """
     good = dict(right)
     admitted: list[str] = []
@@ -109,7 +111,7 @@ def bisect(
         together = {**good, **{each: doubtful[each] for each in part}}
         wrong = judge(together) if known is None else known
         if wrong is not None and len(part) == 1:
-            wrong = judge(together)  # what is known may be of others, or have happened once
+            wrong = judge(together)  # the known fault may be of other records, or have come only once
         if wrong is None:
             good.update(together)
             admitted.extend(part)
@@ -118,7 +120,7 @@ def bisect(
         else:
             half, before = len(part) // 2, len(faults)
             divide(part[:half], None)
-            # Where the first half is right, the second with it is what was judged above.
+            # If the first half is right, the second half with it was judged above.
             divide(part[half:], wrong if len(faults) == before else None)
 
     divide(list(doubtful), fault)
@@ -126,7 +128,7 @@ def bisect(
 
 
 def _lasting(judge: Judge, records: Mapping[str, Record]) -> Measurement | None:
-    """Return the fault of the network of these records, if it comes twice."""
+    """Return the fault of the network of these records if two judgements find one, else None."""
     return None if judge(records) is None else judge(records)
 
 

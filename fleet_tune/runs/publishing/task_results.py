@@ -1,4 +1,4 @@
-"""Results of the tasks of a run from its record store, for people."""
+"""Results of the tasks of a run from its record store, for users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet_tune.base.results import TaskProgress
 
 
 def task_results(tasks: Iterable[Task], rules: Mapping[str, str], records: Path) -> tuple[TaskProgress, ...]:
-    """The progress of each task by its records."""
+    """Return the progress of each task from its records."""
     with RecordReader(records) as reader:
         return tuple(_task_result(task, rules, reader) for task in tasks)
 
@@ -38,7 +38,7 @@ _REASONS = {
 
 
 def reason_of(faults: Sequence[Measurement]) -> str:
-    """The reason why a task's best records are not in the network."""
+    """Return the reason why a task's best records are not in the network."""
     last = faults[-1]
     what = _REASONS.get(last.outcome, "its best is wrong in the network")
     return f"{what} ({last.detail})" if len(faults) == 1 else f"{what} {len(faults)} ({last.detail})"

@@ -1,7 +1,8 @@
-"""Times of untuned networks, as earlier runs of this user have measured them.
+"""Times of untuned networks that earlier runs of this user have measured.
 
-An untuned network may take a hundred times as long as the tuned one, and longer to compile and time than the rest of a
-run that has nothing to tune. If it is known to be far slower than the tuned network, it is not measured again.
+An untuned network may take a hundred times as long as the tuned one. Compiling and timing it may take longer than the
+rest of a run that has nothing to tune. If it is known to be far slower than the tuned network, it is not measured
+again.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from devices.networks.tasks.lowering import LoweredNetwork
 from fleet_tune.base.domain import Fingerprint
 
 CLEARLY = 4.0
-"""A tuned network is clearly faster if the untuned one took more than so many times as long at another moment. Where it
-was compared with its framework, other processes shared its caches, and LLVM had optimised less: max pooling took 1.8
-times as long. Times that were measured while other processes worked on the host are not kept: they may be many times as
-long."""
+"""A tuned network is clearly faster if the untuned one took at least so many times as long at another moment. The ratio
+is large because a time from the comparison with the framework is inexact: other processes shared the caches, and LLVM
+had optimised less (max pooling took 1.8 times as long). Times that were measured while other processes worked on the
+host are not kept, because they may be many times as long."""
 _MEASURED, _COMPARED = "untuned, nobody else working", "untuned, CPU time when it was compared"
 
 
@@ -35,8 +36,9 @@ class UntunedTimes:
         self._files = None if folder is None else FileCache(folder, ".secs", "times of untuned networks")
 
     def find(self, lowered: LoweredNetwork, fingerprint: Fingerprint, place: str) -> float | None:
-        """Find the seconds of the same network, by the same code, on the same kind of device, timed at the same place
-        (this machine, or a device by its name): as it was measured, else as it was compared with its framework."""
+        """Return the seconds of the same network, compiled by the same code, on the same kind of device and at the same
+        place (this machine, or a device by its name): the measured time, else the time from the comparison with the
+        framework. None if neither is known."""
         found = (self._find(_key(kind, lowered, fingerprint, place)) for kind in (_MEASURED, _COMPARED))
         return next((secs for secs in found if secs is not None), None)
 
@@ -45,7 +47,7 @@ class UntunedTimes:
         self._keep(_key(_MEASURED, lowered, fingerprint, place), secs)
 
     def keep_compared(self, lowered: LoweredNetwork, fingerprint: Fingerprint, place: str, secs: float) -> None:
-        """Keep the CPU seconds of when the network was compared for later runs."""
+        """Keep the CPU seconds of the network from its comparison with the framework for later runs."""
         self._keep(_key(_COMPARED, lowered, fingerprint, place), secs)
 
     def _find(self, key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Comparison of records of a task that are nearly as good, by the time of each kernel in its place in the network."""
+"""Comparison of records of a task with nearly the same time, by the time of each kernel in its place in the network."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from policies.measuring.shootout import MAX_MARGIN
 MOST_VERSIONS = 3
 ROUNDS = 6
 assert ROUNDS <= MOST_ROUNDS
-# Seconds to start a process, and to load a network and time its kernels in it.
+# Seconds to start a process, and to load a network and time its kernels in that process.
 _START_SECS = 1.5
 _TIMING_SECS = 1.0
 
 Ranked = Mapping[str, Sequence[Record]]
-"""The records of each task id that may be the fastest in the network, the best alone first."""
+"""The records of each task id that may be the fastest in the network. The record of the present network comes first."""
 NextBest = Callable[[str, Sequence[Record]], Record | None]
-"""Finds the best record of a task beside the given ones."""
+"""Returns the best record of a task other than the given ones."""
 RankSecs = Callable[[Record], float]
-"""Returns the seconds by which it ranks a record."""
+"""Returns the seconds by which :data:`NextBest` ranks a record."""
 
 
 def ranked(records: Mapping[str, Record], next_best: NextBest, rank_secs: RankSecs) -> dict[str, tuple[Record, ...]]:
-    """List the records of each task that may be the fastest in the network: the record that the network is made of, and
-    those that alone cost up to ``MAX_MARGIN`` more than the best. Tasks with one such record are missing."""
+    """List the records of each task that may be the fastest in the network: the record of which the network is made,
+    and records that take at most the share ``MAX_MARGIN`` longer than the best when they run alone. Tasks with only one
+    such record are left out."""
     near: dict[str, tuple[Record, ...]] = {}
     for task_id, first in records.items():
         of_task = [first]
         while len(of_task) < MOST_VERSIONS:
             other = next_best(task_id, of_task)
-            # The first is not the best alone where it was chosen in the network before.
+            # The first record need not be the best alone: it may have been chosen by its time in the network.
             if other is None or rank_secs(other) > (1 + MAX_MARGIN) * min(map(rank_secs, of_task)):
                 break
             of_task.append(other)
@@ -48,7 +49,8 @@ def ranked(records: Mapping[str, Record], next_best: NextBest, rank_secs: RankSe
 
 
 def networks_of(records: Mapping[str, Record], near: Ranked) -> list[dict[str, Record]]:
-    """The records of the networks in which the other versions are timed, beside the network of ``records`` itself."""
+    """Return the records of the networks in which the other versions are timed. The network of ``records`` is not among
+    them."""
     count = max((len(each) for each in near.values()), default=1)
     return [
         {**records, **{task_id: each[at] for task_id, each in near.items() if at < len(each)}} for at in range(1, count)
@@ -56,8 +58,9 @@ def networks_of(records: Mapping[str, Record], near: Ranked) -> list[dict[str, R
 
 
 def expected_secs(networks: int, compile_secs: float) -> float:
-    """Estimate the seconds of a choice between versions in so many networks beside the first: these and the network of
-    the chosen versions are compiled, all are timed in rounds, and the last one is run and timed."""
+    """Estimate the seconds of a choice between versions in ``networks`` networks and the present one. The former and
+    the network of the chosen versions are compiled, all versions are timed in rounds, and the chosen network is run and
+    timed."""
     rounds = ROUNDS * (_START_SECS + (networks + 1) * _TIMING_SECS)
     return (networks + 1) * compile_secs + rounds + 4 * (_START_SECS + _TIMING_SECS)
 
@@ -65,16 +68,16 @@ def expected_secs(networks: int, compile_secs: float) -> float:
 def fastest(
     near: Ranked, lowered: LoweredNetwork, folders: Mapping[int, Path], runner: NetworkRunner, deadline: float
 ) -> dict[str, tuple[Record, ChosenInPlace]]:
-    """Find the tasks whose fastest record in the network is not the first, with that record and the reason.
+    """Return the tasks whose fastest record in the network is not the first one, with this record and the reason.
 
     Args:
         near: the records of each task.
         lowered: the network.
-        folders: the network of each version number; 0 is the first.
+        folders: the folder of the network of each version number; 0 is the present network.
         runner: runs the networks.
-        deadline: monotonic seconds.
+        deadline: time in seconds of :func:`time.monotonic`.
 
-    Raises UncheckedError after the deadline, and as ``runner`` does.
+    Raises UncheckedError after the deadline, and the errors of ``runner``.
     """
     rounds = []
     for timed in runner.in_place_in_turn(list(folders.values()), ROUNDS):
@@ -86,7 +89,7 @@ def fastest(
         versions = [number for number in folders if number < len(records)]
         secs = [[each[at].get(task_id, 0.0) for each in rounds] for at in range(len(versions))]
         if not all(each > 0 for of_version in secs for each in of_version):
-            continue  # a call that takes less than the clock can tell, or one that is not there
+            continue  # a call took less than the clock resolves, or did not occur
         found = fastest_in_place(secs)
         if found is not None:
             at, verdict = found
@@ -98,7 +101,7 @@ def fastest(
 
 
 def _secs_by_task(kernel_secs: Mapping[str, float], lowered: LoweredNetwork) -> dict[str, float]:
-    """Seconds of all calls of each task in a run."""
+    """Return the seconds of all calls of each task in a run, by task id."""
     ids = {task.workload.hash: task.id for task in lowered.tasks}
     secs: dict[str, float] = {}
     for name, of_kernel in kernel_secs.items():

@@ -10,7 +10,7 @@ _NAMED = 3
 
 
 def set_aside(records: Path) -> str:
-    """A line with the number of damaged records of a store and their reasons; empty if none is damaged."""
+    """Return a line with the number of damaged records of a store and the first reasons. Empty if none is damaged."""
     with RecordReader(records) as reader:
         unreadable = reader.unreadable()
     if not unreadable:

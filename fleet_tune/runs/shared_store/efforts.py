@@ -1,4 +1,4 @@
-"""Seconds and trials that runs have spent on their tasks, as the stores keep them."""
+"""Efforts in stores: the seconds and trials that runs have spent on their tasks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def note_efforts(
     new_trials: int,
     tried: Collection[str],
 ) -> None:
-    """Store what a run and earlier runs in its folder have spent on each task that it tuned.
+    """Store the effort of a run, and of earlier runs in its folder, on each task that the run tuned.
 
     Args:
-        own: the store of the run, which nobody else writes now.
+        own: the store of the run, to which no other process writes now.
         run_id: the run.
         limits: the limits of the run.
         tasks: its tasks.
@@ -56,7 +56,7 @@ def note_efforts(
 
 
 def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
-    """Seconds and trials that earlier runs in this folder have spent on each task, with the same origin."""
+    """Return by task id the most seconds and trials that an earlier run in this folder with the same origin noted."""
     with SharedReader(own) as reader:
         origins = reader.run_origins()
         spent: dict[str, tuple[float, float]] = {}
@@ -68,7 +68,7 @@ def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
 
 
 def tried_in(own: Path, after_seq: int = 0) -> set[str]:
-    """The ids of the tasks that have trials after ``after_seq`` in the store of a run."""
+    """Return the ids of the tasks that have trials after ``after_seq`` in the store of a run."""
     if not own.exists():
         return set()
     with RecordReader(own) as reader:

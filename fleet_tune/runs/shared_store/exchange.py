@@ -54,16 +54,15 @@ def take(
     origins: Mapping[str, Origin],
     devices: Mapping[str, Sequence[str]],
 ) -> None:
-    """Write found records into the store of a run. A candidate that the store knows stays as it is, unless it was found
-    wrong since.
+    """Write found records into the store of a run. A candidate that the store already has stays as it is, unless the
+    found record says that it is wrong.
 
     Args:
         found: the result of :func:`fleet_tune.runs.shared_store.lookup.look_up`.
         own: the file of the store.
         store: writes into it.
-        origins: the origin of the records of each device class, as of the look-up.
-        devices: ids of the devices of each class. Their seconds are counted in the unit of the shared store, if they
-            have no unit yet.
+        origins: the origin of the records of each device class, as it was for the look-up.
+        devices: ids of the devices of each class. A device without a unit gets the unit of the shared store.
     """
     for run_id, name in sorted(
         {(word.run_id, class_of(task)) for task, words in found.records.items() for word in words}
@@ -72,7 +71,7 @@ def take(
     factors: dict[str, float] = {}
     for name, secs in found.units.items():
         units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
-        store.unit(class_unit(name), units[0] if units else secs)  # of those that join later
+        store.unit(class_unit(name), units[0] if units else secs)  # for devices that join later
         factors[name] = units[0] / secs if units else 1.0
     with SharedReader(own) as reader:
         known = {task_id: reader.revisions(task_id) for task_id in found.records}
@@ -80,15 +79,15 @@ def take(
     for task_id, words in found.records.items():
         for word in words:
             last = known[task_id].get(word.candidate.id)
-            if last is None or is_found_wrong(word):  # a revision takes the place of those before it
+            if last is None or is_found_wrong(word):  # a revision replaces the earlier records
                 scaled = rescaled(word, factors.get(class_of(task_id), 1.0))
                 fresh.append(dataclasses.replace(scaled, revision=max(1 + (last or 0), word.revision)))
     store.append(fresh)
 
 
 def take_speeds(found: StoreLookup, store: RecordStore, devices: Mapping[str, Sequence[str]]) -> None:
-    """Show the seconds of a run that measures nothing at the speeds of the shared store, unless its own store has
-    one. The arguments are those of :func:`take`, which comes before."""
+    """Show the seconds of a run that measures nothing at the speeds of the shared store. A class whose speed the run's
+    own store knows keeps it. For the arguments see :func:`take`, which must be called before."""
     with SharedReader(store.path) as reader:
         own = reader.speeds.shown()
     for name, speed in found.shown_speeds.items():
@@ -98,7 +97,7 @@ def take_speeds(found: StoreLookup, store: RecordStore, devices: Mapping[str, Se
 
 
 def _give_speeds(own: SharedReader, shared: RecordStore) -> None:
-    """Show the seconds of the shared store at the speeds of a run that has measured."""
+    """Set the speeds at which the shared store shows seconds to the speeds of a run that has measured."""
     units = own.class_units()
     for name, speed in own.speeds.shown().items():
         own_secs = units.get(class_unit(name))
@@ -116,11 +115,12 @@ class StoreUploader:
         self._cursor = 0
 
     def give(self, *, hurry: bool = False, with_efforts: bool = True) -> int:
-        """Copy what is new, and return the number of records that the shared store did not have.
+        """Copy new records, and return the number of records that the shared store did not have.
 
         Args:
-            hurry: hardly wait for other writers; what takes longer is left to the next run in this folder.
-            with_efforts: copy what was spent, too, which is known at the end of a run.
+            hurry: wait two seconds at most for other writers, and stop copying two seconds after the start. The next
+                run in this folder copies the rest.
+            with_efforts: copy the efforts too, which are known at the end of a run.
 
         Raises :class:`RecordStoreError`.
         """
@@ -134,8 +134,8 @@ class StoreUploader:
 
 
 class StoreSubscription:
-    """Yields the records that other runs add to the shared store while a run goes on, each once: two runs that tune for
-    the same class do not measure the same. To be made before the run looks up what is there. Raises
+    """Yields the records that other runs add to the shared store during a run, each once: so two runs that tune for the
+    same class do not measure the same candidates. Must be made before the run looks up its tasks in the store. Raises
     :class:`RecordStoreError`."""
 
     def __init__(self, shared: Path, run_id: str) -> None:
@@ -148,8 +148,8 @@ class StoreSubscription:
 
     @contextlib.contextmanager
     def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Iterator[StoreLookup]:
-        """Yield the new records of these task ids that have the ``origins`` of their device class. They come again if
-        the block fails. Raises :class:`RecordStoreError`."""
+        """Yield the new records of these task ids that have the origin of their device class. If the block fails, the
+        next call yields them again. Raises :class:`RecordStoreError`."""
         cursor = self._cursor
         words: dict[str, dict[str, Record]] = {}
         with SharedReader(self._shared) as reader:

@@ -14,12 +14,12 @@ from fleet_tune.base.records.sharing.shared import CopyResult, copy_records
 from fleet_tune.runs.shared_store.upkeep import CopySummary, opened_target, store_at, versions_now
 
 MOST_WORDS = 10_000
-"""Candidates of a task that a MetaSchedule database gets: TVM keeps all of them in memory."""
+"""Maximum of candidates of a task in a MetaSchedule database: TVM keeps all of them in memory."""
 
 
 @dataclass(frozen=True)
 class ExportedDatabase:
-    """A MetaSchedule database that was written."""
+    """A written MetaSchedule database."""
 
     device_class: str
     folder: Path
@@ -27,8 +27,9 @@ class ExportedDatabase:
 
 
 def export_metaschedule(store: Path, folder: Path, device_class: str | None) -> list[ExportedDatabase]:
-    """Write what a store knows as MetaSchedule databases: one of a single class in ``folder``, of several in folders of
-    their names in it. Raises :class:`RequestError`, :class:`RecordFileError`."""
+    """Write the records of a store as MetaSchedule databases, one for each device class: in ``folder`` for a single
+    class, otherwise in subfolders with the names of the classes. Raises :class:`RequestError`,
+    :class:`RecordFileError`."""
     from devices.metaschedule.writing import write_database
 
     written = []
@@ -47,14 +48,14 @@ def export_metaschedule(store: Path, folder: Path, device_class: str | None) -> 
 
 
 def export_parquet(store: Path, file: Path, device_class: str | None) -> int:
-    """Write the records of a store as a Parquet file; how many these are. Raises :class:`RequestError` where pyarrow is
-    not installed, :class:`RecordFileError`."""
+    """Write the records of a store as a Parquet file, and return their number. Raises :class:`RequestError` if pyarrow
+    is not installed, :class:`RecordFileError`."""
     with StoreMaintenance(store_at(store)) as reader:
         return write_parquet(reader, file, device_class)
 
 
 def metaschedule_folders(path: Path) -> list[Path]:
-    """The MetaSchedule databases at ``path``: itself, or the folders in it."""
+    """Return the folders of MetaSchedule databases at ``path``: of the path itself and the folders in it."""
     if not path.is_dir():
         return []
     folders = [path, *sorted(each for each in path.iterdir() if each.is_dir())]
@@ -62,8 +63,8 @@ def metaschedule_folders(path: Path) -> list[Path]:
 
 
 def import_metaschedule(folders: Sequence[Path], store: Path, device_class: str | None) -> tuple[CopySummary, int]:
-    """Take the schedules of MetaSchedule databases into a store, which is made where it is missing. Also: how many of
-    their records follow none of our sketches. Raises :class:`TransferError`."""
+    """Copy the schedules of MetaSchedule databases into a store, which is made if it is missing. Return a summary, and
+    the number of their records that follow none of our sketches. Raises :class:`TransferError`."""
     from devices.metaschedule.schedules import DatabaseSchedules
 
     copied = own_sketches = 0

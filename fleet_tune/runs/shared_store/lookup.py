@@ -26,11 +26,11 @@ from policies.runs.warm_start import Share, covered, share_of
 from policies.search.adapting import seeds
 from policies.search.bandits import kind_of_name
 
-# Records that are taken of a task: if it is settled those that the network may be made of, else all that a search is
-# likely to remember.
+# Maximum of records that are taken of a task. Settled task: the records of which the network may be made. Other task:
+# about as many as a search remembers.
 _TOP = 8
 _MOST = 2000
-# Candidates that confirm the results of other versions; seeds of each similar task, and how many such tasks.
+# Numbers of candidates that confirm results of other origins, of seeds of each similar task, and of similar tasks.
 _CONFIRMED = 3
 _OF_SIMILAR = 2
 _SIMILAR = 3
@@ -43,19 +43,20 @@ class StoreLookup:
 
     path: Path
     records: Mapping[str, Sequence[Record]] = field(default_factory=dict)
-    """The last record of each candidate of a task id, the best first, in the seconds of the store."""
+    """The last record of each candidate, by task id, the best first, with seconds as the store counts them."""
     units: Mapping[str, float] = field(default_factory=dict)
-    """The seconds of the probe that the seconds of each device class are counted in."""
+    """The unit in which the seconds of each device class are counted, as seconds of the probe."""
     shown_speeds: Mapping[str, float] = field(default_factory=dict)
-    """The speed at which people see the seconds of each device class, where the store knows it."""
+    """The speed at which the seconds of each device class are shown, if the store knows it."""
     settled: frozenset[str] = frozenset()
     """Ids of the tasks that need no trial."""
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
-    """Schedules that the search of a task id begins with."""
+    """Schedules with which the search of a task begins, by task id."""
     confirmed: frozenset[str] = frozenset()
-    """Ids of the seeded tasks that end as soon as one of the seeds, which are of the same workload, is right."""
+    """Ids of the seeded tasks that need no more trials than their seeds, which are of the same workload, if one of them
+    is right."""
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Sketches of a task id that no rule makes; see :attr:`fleet_tune.base.domain.Task.imported`."""
+    """Sketches that no rule makes, by task id; see :attr:`fleet_tune.base.domain.Task.imported`."""
     shipped: frozenset[str] = frozenset()
     """Ids of the seeded tasks whose seeds come with fleet-tune."""
     similar: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -63,10 +64,10 @@ class StoreLookup:
     prior: StorePrior = field(default_factory=StorePrior)
     """Cost models trained on the similar tasks."""
     shown: str = ""
-    """The name of the store for people; empty for its path."""
+    """The name of the store for users. Empty if that is its path."""
 
     def seeded(self, entry: SearchTask) -> SearchTask:
-        """Add to a described task the candidates that its search begins with."""
+        """Add to a described task the candidates with which its search begins."""
         lanes = entry.abstraction.lanes
         made = seeds(self.seeds.get(entry.task.id, ()), entry.sketches, lanes)[:_MOST_SEEDS]
         enough = len(made) if entry.task.id in self.confirmed else 0
@@ -77,7 +78,7 @@ class StoreLookup:
         return [entry for entry in entries if entry.task.id not in self.prior.learners]
 
     def with_class(self, other: StoreLookup) -> StoreLookup:
-        """Add what was found for a device class that joined later."""
+        """Add the look-up of a device class that joined later."""
         return dataclasses.replace(
             self,
             records={**self.records, **other.records},
@@ -99,7 +100,7 @@ class StoreLookup:
 
     @property
     def summary(self) -> FromStore:
-        """A summary for people."""
+        """A summary for users."""
         records = sum(len(each) for each in self.records.values())
         known = sum(1 for each in self.records.values() if each)
         seeded = self.seeds.keys() - self.confirmed - self.shipped
@@ -132,8 +133,8 @@ def look_up(
         tasks: the tasks of the run.
         origins: the origin of the run's records, by device class; only records of the same origin count.
         limits: the limits of the run.
-        own: the run's own store. A task with trials in it is never settled: the user goes on with it.
-        shipped: records that come with fleet-tune, for tasks of which the store has nothing.
+        own: the run's own store. A task with trials in it is never settled: the user continues to tune it.
+        shipped: records that come with fleet-tune, for tasks without a verified record in the store.
 
     Raises :class:`RecordStoreError`.
     """
@@ -165,7 +166,8 @@ def look_up(
 
 
 class _TaskLookups:
-    """Look-ups of one task after the other in an open store. The attributes are as in :class:`StoreLookup`."""
+    """Look-ups of one task after the other in an open store. The attributes have the meaning of the fields of
+    :class:`StoreLookup`; ``words`` are its ``records``."""
 
     def __init__(
         self, reader: SharedReader, origins: Mapping[str, Origin], asked: Share, tried: Collection[str]
@@ -188,12 +190,13 @@ class _TaskLookups:
         self.seeds: dict[str, Sequence[Seed]] = {}
         self.similar: dict[str, Sequence[str]] = {}
         self.verified: set[str] = set()
-        """Ids of the tasks of which there are verified records, whatever they depend on."""
+        """Ids of the tasks that have verified records, of any origin."""
 
     def look_up(self, task: Task) -> None:
-        """Look up a task: its records of the same origin, else seeds of other origins and of similar tasks."""
+        """Look up a task: its records of the same origin, or without a verified one seeds from other origins and from
+        similar tasks."""
         of_class = self._numbers[task.device_class.name]
-        # Over dynamic rows the best is looked for among more.
+        # The best kernel over dynamic rows is searched among more records.
         most = _TOP + CONSIDERED if task.fewer_rows else _TOP
         best = self._reader.last_words(task.id, of_class, most)
         wrong = self._reader.found_wrong(task.id, of_class)
@@ -210,7 +213,7 @@ class _TaskLookups:
             self._look_elsewhere(task)
 
     def _look_elsewhere(self, task: Task) -> None:
-        """Look up seeds of a task without a verified record of the same origin."""
+        """Look up seeds for a task without a verified record of the same origin."""
         own_seeds = self._elsewhere.of_task(task.id)
         if own_seeds:
             self.verified.add(task.id)
@@ -221,7 +224,7 @@ class _TaskLookups:
             self.seeds[task.id] = all_seeds
 
     def _is_covered(self, task: Task, spent: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
-        """Return true if the run has not tried the task, and others have spent on it what the run is asked to."""
+        """Return true if the run has not tried the task, and one of the efforts ``spent`` covers the run's share."""
         return task.id not in self._tried and covered(self._asked, spent.get(task.id, ()))
 
 
@@ -233,8 +236,8 @@ def _with_shipped(
     tried: Collection[str],
     shipped: ShippedRecords | None,
 ) -> StoreLookup:
-    """Add shipped records of these tasks, of which the store has no verified record. They come before the records of
-    similar tasks in the store, or after these if they are of similar tasks themselves."""
+    """Add shipped records as seeds for these tasks, which have no verified record in the store. Shipped seeds of the
+    task itself come before the store's seeds of similar tasks; shipped seeds of similar tasks come after them."""
     if shipped is None:
         return found
     made: dict[str, Sequence[Seed]] = {}
@@ -266,7 +269,7 @@ def _together(words: Sequence[Record], wrong: Sequence[Record]) -> list[Record]:
 
 
 def _imported_in(own: Path) -> dict[str, tuple[str, ...]]:
-    """The sketches that no rule makes of which the run's own store has records."""
+    """Return by task id the sketches that no rule makes and of which the run's own store has records."""
     if not own.exists():
         return {}
     with SharedReader(own) as reader:
@@ -279,7 +282,7 @@ def _is_claimed(word: Record) -> bool:
 
 
 class _OtherOrigins:
-    """Records of tasks with other origins, as seeds."""
+    """Seeds from records of any origin."""
 
     def __init__(self, reader: SharedReader) -> None:
         self._reader = reader

@@ -1,9 +1,9 @@
-"""The tuned records that come with fleet-tune, for tasks of which the store has nothing yet.
+"""The tuned records that come with fleet-tune, for tasks without a verified record in the store.
 
-They are a file as ``fleet-tune records export --keep-best`` writes it, of the networks of ``examples/`` on a few common
-CPUs; it may be missing or empty. Records of a task for the same processor, target and number of threads are confirmed
-on the device: they are tried first, and suffice if they are right. Records for other processors and for similar
-workloads only seed the search. No record counts unless it was measured here.
+They are in a file that ``fleet-tune records export --keep-best`` has written, of the networks of ``examples/`` on a few
+common CPUs. The file may be missing or empty. Records of a task for the same processor, target and number of threads
+are confirmed on the device: they are tried first, and suffice if they are right. Records for other processors and for
+similar workloads only seed the search. No record counts unless it was measured here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class VerifiedCandidate:
 
 
 class ShippedRecords:
-    """The records of a source, which are none without a source."""
+    """The verified records of a source. There are none without a source."""
 
     def __init__(self, source: Source | None) -> None:
         self._known: dict[str, list[VerifiedCandidate]] = {}  # by hash of the workload, the best first
@@ -73,16 +73,16 @@ class ShippedRecords:
         self._spent = source.efforts()
 
     def here(self, task: Task, origin: Origin) -> list[Seed]:
-        """List the best candidates of a task on the same processor, target and number of threads."""
+        """List the best candidates of a task that were verified on the same processor, target and number of threads."""
         known = self._known.get(task.workload.hash, ())
         seeds = [each.seed for each in known if _is_same(each.origin, origin)]
-        # Several versions may have found the same.
+        # Several versions of fleet-tune may have found the same candidate.
         return list(
             {(sketch, tuple(decisions)): (sketch, trace, decisions) for sketch, trace, decisions in seeds}.values()
         )[:_CONFIRMED]
 
     def suffices(self, task: Task, origin: Origin, asked: Share) -> bool:
-        """Return true if as much was spent on the task on the same processor as is ``asked``."""
+        """Return true if at least the effort that is ``asked`` was spent on the task on the same machine."""
         spent = [
             (effort.secs, effort.trials)
             for effort, of in self._spent
@@ -91,8 +91,8 @@ class ShippedRecords:
         return covered(asked, spent)
 
     def elsewhere(self, task: Task, origin: Origin) -> list[Seed]:
-        """List the best candidates of a task on other processors of its kind: one of each in turn, because seconds of
-        different processors cannot be compared."""
+        """List the best candidates of a task on other processors of its kind, one of each processor in turn, because
+        seconds of different processors cannot be compared."""
         return self._in_turn(task.workload.hash, origin, _CONFIRMED)
 
     def of_similar(self, task: Task, origin: Origin) -> list[Seed]:
@@ -124,7 +124,7 @@ class ShippedRecords:
         for each in self._known.get(workload, ()):
             if _kind(each.origin) == _kind(origin):
                 by_machine.setdefault(_machine(each.origin), []).append(each)
-        # The same processor before others, with the same number of threads before others.
+        # The same processor comes before others, and the same number of threads before others.
         ordered = sorted(
             by_machine.items(),
             key=lambda one: (one[0] != _machine(origin), one[0][1] != origin.cpu_model, one[0][2] != origin.threads),
@@ -135,7 +135,8 @@ class ShippedRecords:
 
 
 def shipped() -> ShippedRecords:
-    """The records that come with fleet-tune, or that :data:`SHIPPED_VARIABLE` names; none if they cannot be read."""
+    """Return the records that come with fleet-tune, or the records that :data:`SHIPPED_VARIABLE` names. Empty if they
+    cannot be read."""
     named = os.environ.get(SHIPPED_VARIABLE)
     return ShippedRecords(None) if named == "" else _read(SHIPPED_PATH if named is None else Path(named))
 
@@ -152,13 +153,14 @@ def _read(path: Path) -> ShippedRecords:
 
 
 def _machine(origin: Origin) -> tuple[str, str, int]:
-    """The machine of an origin. LLVM's level of optimization does not count: what is taken is confirmed by trials."""
+    """Return the machine of an origin: target, processor and threads. LLVM's level of optimization does not count,
+    because the candidates are confirmed by trials."""
     target = {key: value for key, value in _target_of(origin).items() if key != "opt-level"}
     return json.dumps(target, sort_keys=True) if target else origin.target, origin.cpu_model, origin.threads
 
 
 def _is_same(one: Origin, other: Origin) -> bool:
-    """Return true if both are of the same processor, target and number of threads, whatever their versions."""
+    """Return true if both have the same processor, target and number of threads. Versions may differ."""
     return _machine(one) == _machine(other)
 
 

@@ -4,7 +4,7 @@ Similar workloads have the same operators and the same device class. One model o
 trained for each class. For tasks with similar workloads it replaces the model that comes with fleet-tune.
 
 The effort is bounded: the number of workloads and of records of each is limited, and only workloads whose sketches were
-described on this machine by this version are used. To describe others would take seconds for each.
+described on this machine by this version are used. Describing another one would take seconds.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from policies.cost_models.knowledge import general_prior
 from policies.search.methods import Method
 
 LEAST_CANDIDATES = 192
-"""Minimum of candidates of a device class that ran: fewer say less than the model that comes with fleet-tune."""
+"""Minimum of candidates of a device class that ran. Fewer teach less than the model that comes with fleet-tune."""
 MOST_WORKLOADS = 16
-"""Maximum for each device class."""
+"""Maximum of workloads for each device class."""
 MOST_RECORDS = 256
-"""Maximum for each workload: spread evenly over all records, because a search measures the good ones last."""
+"""Maximum of records for each workload. They are spread evenly over all records, because a search measures the good
+candidates last."""
 
 
 def learns_from_store(method: Method) -> bool:
-    """Return true for a method that learns from the store without being asked to: our own. The methods of papers start
-    from nothing, as they were published."""
+    """Return true for a method that learns from the store by default: our own. The methods of papers start without
+    knowledge, as they were published."""
     return method.starts_from == BUILTIN and method.learns_online
 
 
@@ -45,22 +46,22 @@ class StorePrior:
     sources: Mapping[str, Sequence[TaskData]] = field(default_factory=dict)
     """Candidates of similar workloads, by device class."""
     learners: frozenset[str] = frozenset()
-    """Ids of the tasks that start from such a model."""
+    """Ids of the tasks that start from the model of their device class."""
     seed: int = 0
-    _models: dict[str, bytes] = field(default_factory=dict)  # by device class: trained for the first of its tasks
+    _models: dict[str, bytes] = field(default_factory=dict)  # by device class
 
     @property
     def candidates(self) -> int:
-        """The number of candidates that are learned from."""
+        """The number of candidates on which the models are trained."""
         return sum(len(data) for of_class in self.sources.values() for data in of_class)
 
     def with_prior(self, entry: SearchTask) -> SearchTask:
-        """Add the model of its class to one of the ``learners``, which is described. The first task of a class trains
-        it."""
+        """Add to a described task, one of the ``learners``, the model of its class. The first task of a class trains
+        the model."""
         name = entry.task.device_class.name
         if name not in self._models:
             model = general_prior(self.sources[name], self.seed)
-            assert model is not None  # there is a success among them
+            assert model is not None  # read_store_prior keeps only classes with successes
             self._models[name] = model.save()
         return dataclasses.replace(entry, prior=self._models[name])
 
@@ -85,7 +86,7 @@ def read_store_prior(
 
     Args:
         store: the shared store.
-        similar: for the id of each task that is to be tuned, the ids of similar tasks, the nearest first.
+        similar: the ids of similar tasks, the nearest first, by the id of each task that is to be tuned.
         devices: the abstraction of each device class.
         kept: the descriptions of tasks on this machine.
         seed: seed of the training.
@@ -112,7 +113,7 @@ def read_store_prior(
 
 
 def _by_rank(lists: Iterable[Sequence[str]]) -> list[str]:
-    """List the first entries of all lists, then the second ones, and so on, each once."""
+    """List the first entries of all lists, then the second ones, and so on. An entry of several lists comes once."""
     ordered = list(lists)
     longest = max(map(len, ordered), default=0)
     return list(dict.fromkeys(ids[at] for at in range(longest) for ids in ordered if at < len(ids)))

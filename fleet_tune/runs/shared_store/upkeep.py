@@ -28,14 +28,14 @@ _LEAST_TEXT = 3
 
 
 def versions_now() -> dict[str, str]:
-    """The versions of the software that makes and measures kernels here; see
-    :class:`fleet_tune.base.records.stores.origin.Origin`. Loads no TVM."""
+    """Return the versions of the software that builds and measures kernels on this machine; see
+    :class:`fleet_tune.base.records.stores.origin.Origin`. Does not load TVM."""
     return {**tvm_versions(), "kernels": source_digest(), "probe": PROBE}
 
 
 def store_at(path: Path) -> Path:
-    """The file of a store: ``path`` itself, or the records of a run where it is its folder. Raises
-    :class:`RecordStoreError` where there is none, or it cannot be read."""
+    """Return the file of a store: ``path`` itself, or if it is the folder of a run, the run's record store. Raises
+    :class:`RecordStoreError` if the file is missing or cannot be read."""
     file = path / RECORDS_FILE if path.is_dir() else path
     if not file.is_file():
         raise RecordStoreError(f"there is no record store {file}", "name one with --store")
@@ -45,35 +45,36 @@ def store_at(path: Path) -> Path:
 
 @contextmanager
 def opened_target(store: Path) -> Iterator[Target]:
-    """Open the store that records are copied to: a shared store, which is made if it is missing, or that of a run."""
+    """Open the store to which records are copied: a shared store, which is made if it is missing, or a run's store."""
     file = target_at(store)
     with shared_store(file) as opened, SharedReader(file) as reader:
         yield RunStoreTarget(opened, reader) if BOUND in reader.meta() else opened
 
 
 def target_at(path: Path) -> Path:
-    """The file of a store, which may be missing; see :func:`store_at`."""
+    """Return the file of a store, which may be missing; see :func:`store_at`."""
     return store_at(path) if path.is_dir() else path
 
 
 @dataclass(frozen=True)
 class CopySummary:
-    """A summary of what was copied."""
+    """Summary of a copy of records."""
 
     copied: CopyResult
     skipped: Sequence[str] = ()
-    """Lines of a file that could not be read."""
+    """Descriptions of what could not be read."""
 
 
 def export(store: Path, file: Path, keep_best: int | None = None, device_class: str | None = None) -> CopySummary:
-    """Write the records of a store to a file: all, or see :class:`Excerpt`. Raises :class:`RecordFileError`."""
+    """Write the records of a store to a file: all records, or an :class:`Excerpt` if ``keep_best`` or ``device_class``
+    is given. Raises :class:`RecordFileError`."""
     with StoreMaintenance(store_at(store)) as reader, RecordsFileWriter(file) as writer:
         is_whole = keep_best is None and device_class is None
         return CopySummary(copy_records(reader if is_whole else Excerpt(reader, keep_best, device_class), writer))
 
 
 def import_file(file: Path, store: Path) -> CopySummary:
-    """Take the records of a file into a store, which is made where it is missing. Raises :class:`RecordFileError`."""
+    """Copy the records of a file into a store, which is made if it is missing. Raises :class:`RecordFileError`."""
     source = RecordsFile(file)
     with opened_target(store) as target:
         copied = copy_records(source, target)
@@ -81,8 +82,9 @@ def import_file(file: Path, store: Path) -> CopySummary:
 
 
 def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, CopySummary]]:
-    """Copy the records of several stores, or runs' folders, into one, which is made where it is missing; of one whose
-    file is damaged what is sound."""
+    """Copy the records of several stores or runs' folders into one store, which is made if it is missing. If the file
+    of a source is damaged, its readable records are copied. Raises :class:`RecordStoreError` for a missing source,
+    :class:`RequestError` if a source is the target."""
     missing = [source for source in sources if not source.exists()]
     if missing:
         raise RecordStoreError(f"there is no record store {missing[0]}", "give stores, or output folders of runs")
@@ -105,13 +107,13 @@ def _saved(copied: CopyResult, source: DamagedReader) -> CopySummary:
 
 
 def pruned(store: Path, rule: PruneRule, dry_run: bool, server: str = "") -> tuple[int, int]:
-    """Prune the records that match a rule, and return their number and that of all records.
+    """Prune the records that match a rule. Return their number, and the number of all records before.
 
     Args:
         store: the store.
-        rule: says which records are pruned.
-        dry_run: only count.
-        server: address of the team's store whose copy this is, which is pruned first; empty for none.
+        rule: selects the records to prune.
+        dry_run: only count the records.
+        server: address of the team's store of which this is a copy. The team's store is pruned first. Empty for none.
     """
     file = store_at(store)
     with StoreMaintenance(file) as reader:
@@ -125,15 +127,15 @@ def pruned(store: Path, rule: PruneRule, dry_run: bool, server: str = "") -> tup
 
 
 def older_than(secs: float) -> float:
-    """The unix time before which records are older than so many seconds."""
+    """Return the unix time of ``secs`` seconds ago."""
     return time.time() - secs
 
 
 def why(
     store: Path, text: str, device_class: str | None, now: dict[str, Origin] | None
 ) -> list[tuple[Task, list[RecordVerdict]]]:
-    """The tasks whose workload has this name, or whose hash begins so, and whether their records count. Raises
-    :class:`RequestError` where there is none."""
+    """Return the tasks whose workload has the name ``text``, or a hash that begins with it (at least three characters),
+    each with the verdicts on its records: whether they count. Raises :class:`RequestError` if there is no such task."""
     with StoreMaintenance(store_at(store)) as reader:
         tasks = [
             task

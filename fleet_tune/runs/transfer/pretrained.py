@@ -1,4 +1,4 @@
-"""Pre-trained cost models as files, and those that come with fleet-tune."""
+"""Pre-trained cost models as files, and the models that come with fleet-tune."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUILTIN_PATHS: Mapping[str, Path] = {BUILTIN: BUILTIN_PATH, BUILTIN_PACM: _DATA 
 def to_file(
     model: CostModel, device_kind: str, data: Iterable[DataSource], metrics: Mapping[str, float] | None = None
 ) -> ModelFile:
-    """Make the file of a model that was trained for a kind of device, ``cpu`` or ``cuda``."""
+    """Return the file of a model that was trained for a kind of device, ``cpu`` or ``cuda``."""
     saved = model_bytes.unpack(model.save())
     manifest = Manifest(
         model=saved.kind,
@@ -43,8 +43,8 @@ def to_file(
 
 
 def from_file(file: ModelFile, path: Path) -> CostModel:
-    """The model of a file; ``path`` is for messages. Raises :class:`ModelFileError` where the arrays are not those of
-    the model that the manifest names."""
+    """Return the model of a file. ``path`` is for messages. Raises :class:`ModelFileError` if the arrays do not fit the
+    model that the manifest names."""
     try:
         return load_model(model_bytes.pack(SavedState(file.manifest.model, file.manifest.header, file.arrays)))
     except ValueError as error:
@@ -55,8 +55,8 @@ def from_file(file: ModelFile, path: Path) -> CostModel:
 
 
 def read_model(path: Path) -> tuple[CostModel, Manifest]:
-    """The model at ``path`` (a file, a folder with one, or a name of :data:`BUILTIN_PATHS`) and its manifest;
-    ModelFileError."""
+    """Return the model at ``path`` (a file, a folder with a model, or a name of :data:`BUILTIN_PATHS`), and its
+    manifest. Raises ModelFileError."""
     if is_builtin(path):
         path = BUILTIN_PATHS[str(path)]
     file = model_file.load(path, FEATURE_VERSION)
@@ -64,7 +64,7 @@ def read_model(path: Path) -> tuple[CostModel, Manifest]:
 
 
 def data_sources(name: str, tasks: Iterable[TaskData]) -> DataSource:
-    """The entry of the manifest for training data: the name of its file, and a digest of candidates and costs."""
+    """Return the manifest's entry for training data: the name of its file, and a digest of candidates and costs."""
     state = hashlib.blake2b(digest_size=16)
     count, classes = 0, set()
     for data in tasks:

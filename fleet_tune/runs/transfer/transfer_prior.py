@@ -1,6 +1,6 @@
 """Transfer from earlier runs, datasets, MetaSchedule databases and pre-trained models (``--transfer-from``).
 
-Reading a record database or one of MetaSchedule's loads TVM: the sketches of their tasks are derived anew.
+Reading a record database or a MetaSchedule database loads TVM, because the sketches of its tasks are derived anew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method
 
 PriorKind = Literal["own", "shared", "none"]
-"""The model that a task starts from: one of its own workload's records, one that all tasks share, or none."""
+"""The model from which a task starts: trained on records of its own workload, shared by all tasks, or none."""
 
 _LOG = logging.getLogger(__name__)
 _SKIPPED_LINES = 20
@@ -45,7 +45,7 @@ class TransferSource:
     tasks: tuple[TaskData, ...] = ()
     model: CostModel | None = None
     device_kind: str = ""
-    """The kind of device that the model is for."""
+    """The kind of device for which the model was trained. Empty without a model."""
     left_out: int = 0
     """Number of records that do not fit the sketches of this version."""
 
@@ -55,10 +55,11 @@ def read_source(path: Path, entries: Sequence[SearchTask] = ()) -> TransferSourc
 
     Args:
         path: a dataset (.ftd), a records.db or its folder, a shared store, the folder of a MetaSchedule database, or a
-            model that ``fleet-tune model`` wrote (``pretrained`` is the one that comes with fleet-tune).
-        entries: the tasks at hand, whose devices may be those that a MetaSchedule database or a store was measured on.
+            model that ``fleet-tune model`` wrote (``pretrained`` is the model that comes with fleet-tune).
+        entries: the tasks of the run. If a MetaSchedule database or a store was measured on the same targets, their
+            devices describe its devices.
 
-    Raises :class:`UserError` where it is none of these, damaged, or empty.
+    Raises :class:`UserError` if the source is none of these, damaged, or empty.
     """
     kind = check_source(path)
     if kind == "metaschedule":
@@ -80,9 +81,9 @@ def _checked(found: TransferSource) -> TransferSource:
 
 
 def _read_records(path: Path, entries: Sequence[SearchTask]) -> TransferSource:
-    """Read a record store. The store of a run says what its devices are. A shared store does not: its devices are taken
-    for those of the fleet with the same target, else for what the target tells, and tasks for other kinds of devices
-    are skipped."""
+    """Read a record store. The store of a run describes its devices. A shared store does not: a device in it counts as
+    the fleet's device with the same target, or else is described by its target alone. Tasks of a shared store for other
+    kinds of devices than those of the fleet are skipped."""
     from devices.describing.describer import describe_tasks
     from devices.metaschedule.learning import assumed
 
@@ -129,9 +130,8 @@ def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> TransferSou
 
 
 def builtin_applies(entries: Sequence[SearchTask], method: Method) -> bool:
-    """Return true if a model that comes with fleet-tune is used without being asked for: for our own method and for
-    ``moa-pruner``, if all tasks are for x86 CPUs. The other methods of papers start from nothing, as they were
-    published."""
+    """Return true if a model that comes with fleet-tune is used by default: for our own method and for ``moa-pruner``,
+    if all tasks are for x86 CPUs. The other methods of papers start without a model, as they were published."""
     path = BUILTIN_PATHS.get(method.starts_from)
     return path is not None and path.is_file() and all(map(_for_x86, entries))
 
@@ -144,8 +144,8 @@ def _for_x86(entry: SearchTask) -> bool:
 def what_applies(
     entries: Sequence[SearchTask], method: Method, source: Path | None, *, pretrained: bool
 ) -> TransferSource | None:
-    """Read ``source``, or without one the model that comes with fleet-tune, if ``pretrained`` allows it and it applies.
-    Returns None where the search starts from nothing. Raises :class:`UserError`."""
+    """Read ``source``. Without a source, read the model that comes with fleet-tune, if ``pretrained`` allows it and it
+    applies. Return None if the search starts without a model. Raises :class:`UserError`."""
     if source is not None:
         return read_source(source, entries)
     if pretrained and builtin_applies(entries, method):
@@ -159,14 +159,15 @@ def what_applies(
 
 
 class TransferPrior:
-    """Gives tasks the models that they start from, each as soon as it is described.
+    """Gives each task the model from which it starts, as soon as the task is described.
 
-    Where the method's model can be trained on other tasks itself, or a model is given, that is what all tasks share;
-    else a task whose workload was measured before has a model of its own.
+    All tasks of a kind of device share one model if the source is a model, or if the method's own kind of model can
+    learn from other tasks. Otherwise a task whose workload was measured before gets a model of its own, and the others
+    share one.
     """
 
     def __init__(self, knowledge: TransferSource, method: Method, seed: int, entries: Sequence[SearchTask]) -> None:
-        """Check that the source applies; nothing is trained yet.
+        """Check that the source applies. Nothing is trained yet.
 
         Args:
             knowledge: the source.
@@ -174,7 +175,7 @@ class TransferPrior:
             seed: seed of the training.
             entries: all tasks, described or not.
 
-        Raises :class:`UserError` where nothing in the source applies to any task.
+        Raises :class:`UserError` if nothing in the source applies to any task.
         """
         if method.training is None:
             raise TransferError(
@@ -199,7 +200,7 @@ class TransferPrior:
             self._refuse()
 
     def prior_kind(self, entry: SearchTask) -> PriorKind:
-        """Return the kind of model that a described task starts from."""
+        """Return the kind of model from which a described task starts."""
         if entry.task.id not in self._prior_kinds:
             own = teaches_own(self._known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction)
             shared: PriorKind = "shared" if entry.abstraction.kind in self._kinds else "none"
@@ -207,16 +208,16 @@ class TransferPrior:
         return self._prior_kinds[entry.task.id]
 
     def with_prior(self, entry: SearchTask) -> SearchTask:
-        """Add to a described task the model that it starts from."""
+        """Add to a described task the model from which it starts."""
         match self.prior_kind(entry):
             case "own":
                 workload = entry.task.workload
-                # Records have the seconds of the most rows alone.
+                # Records have seconds for the largest number of rows only.
                 sketches = tuple(dataclasses.replace(each, fewer_rows=()) for each in entry.sketches)
                 model, lost = own_prior(self._known[workload.hash], sketches, entry.abstraction, self._seed)
                 if lost:
                     _LOG.warning("%s: %d records fit no sketch here", workload.name, lost)
-                assert model is not None  # what an own lesson says
+                assert model is not None  # teaches_own returned true
                 return dataclasses.replace(entry, prior=model.save(), own_prior=True)
             case "shared":
                 kind = entry.abstraction.kind
@@ -227,7 +228,7 @@ class TransferPrior:
                 return entry
 
     def summary(self, entries: Sequence[SearchTask]) -> Transferred:
-        """Summarize the transfer to these described tasks for people."""
+        """Summarize the transfer to these described tasks for users."""
         learned = [self.prior_kind(entry) for entry in entries]
         return Transferred(
             source=self._knowledge.name,
@@ -250,7 +251,7 @@ class TransferPrior:
 
 
 def _shared_prior(knowledge: TransferSource, method: Method, kind: str, seed: int) -> bytes:
-    """The model that tasks of this kind of device share, saved."""
+    """Return the saved model that the tasks of this kind of device share."""
     if knowledge.model is not None:
         return knowledge.model.save()
     sources = [data for data in knowledge.tasks if data.abstraction.kind == kind]

@@ -1,4 +1,4 @@
-"""Device classes that come while a run tunes, as a companion: each is prepared as those of the start are."""
+"""Companion for device classes that join while a run tunes. Each is prepared like the classes of the run's start."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class LateClasses(Companion):
-    """Adds the device classes that come while a run tunes, one after the other. A class that cannot be added is told,
-    and the others are not affected."""
+    """Adds the device classes that join while a run tunes, one after the other. A class that cannot be added is
+    reported and does not affect the others."""
 
     failure = "device classes that join late are not added any more"
 
@@ -39,7 +39,7 @@ class LateClasses(Companion):
         self._reporter = reporter
 
     async def during(self, tuning: OngoingTuning) -> None:
-        """Prepare the network for each class that comes."""
+        """Prepare the network for each class that joins."""
         session = tuning.session
         while True:
             device, fingerprint = await session.next_class()
@@ -92,16 +92,17 @@ def prepare_late_class(
     lowering: LoweringProcess,
     store: Path | None,
 ) -> Prepared:
-    """Prepare the network of a run for the class of one device, by the steps of its start.
+    """Prepare the network of a run for the class of one device, by the same steps as at the start of the run.
 
     Args:
-        running: what is prepared by now.
-        device, fingerprint: the device, and what it has answered.
-        request: that of the run.
+        running: the network as it is prepared so far.
+        device, fingerprint: the device and its fingerprint.
+        request: the request of the run.
         lowering: the process that lowers the network.
-        store: the shared store. That it cannot be used is told when the run uploads its records.
+        store: the shared store. If it cannot be read, the class goes without it; the problem is reported when the run
+            uploads its records.
 
-    Raises UserError for a network, or a source to learn from, that is not for this class.
+    Raises UserError for a network, or a source to learn from, that cannot be used for this class.
     """
     fleet = request.fleet.model_copy(update={"devices": (device,), "source": None})
     of_class = dataclasses.replace(request, fleet=fleet, store_named=False)
@@ -112,5 +113,5 @@ def prepare_late_class(
 
 
 def _lowering_process(window: QuietWindow | None) -> contextlib.closing[LoweringProcess]:
-    """A process that lowers networks while devices of this host may measure."""
+    """Return a process that lowers networks while devices of this host may measure."""
     return contextlib.closing(LoweringProcess(window=window))

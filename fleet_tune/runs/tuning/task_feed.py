@@ -26,15 +26,15 @@ class TaskFeed:
         prepared: the classes.
         fleet: the fleet of the run.
         window: the quiet window of this machine.
-        is_required: true for the classes that a run begins with: an error ends the run. Of a class that came later,
-            the tasks that could not be described are skipped.
+        is_required: true for the classes with which a run begins: an error ends the run. If false, for a class that
+            joined later, an error skips the tasks that are not described yet.
     """
 
     def __init__(
         self, prepared: Prepared, fleet: FleetConfig, window: QuietWindow | None, *, is_required: bool
     ) -> None:
         self.ready: list[ReadyTask] = []
-        """The tasks that the session knows, or that are skipped."""
+        """The tasks that were started in the session or skipped."""
         self._prepared = prepared
         self._fleet = fleet
         self._window = window
@@ -44,7 +44,7 @@ class TaskFeed:
 
     @property
     def is_done(self) -> bool:
-        """True once every task is handed on."""
+        """True after every task was handed to the session, or the feed has failed."""
         return self._running is not None and self._running.done()
 
     def describe(self) -> None:
@@ -58,12 +58,12 @@ class TaskFeed:
         self._running = asyncio.create_task(self._run(session))
 
     def check(self) -> None:
-        """Raise the error that ended the feed, if it did."""
+        """Raise the error that ended the feed, if there was one."""
         if self._running is not None and self._running.done():
             self._running.result()
 
     async def wait(self) -> None:
-        """Wait until every task is handed on. Raises the error that ended the feed."""
+        """Wait until every task is handed to the session. Raises the error that ended the feed."""
         if self._running is not None:
             await self._running
 

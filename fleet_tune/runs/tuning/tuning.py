@@ -1,6 +1,6 @@
 """The second step of a run: its tasks are described, searched and measured until a limit is reached or a signal comes.
 
-:func:`settle` takes its place in a run without a trial.
+:func:`settle` replaces it in a run without a trial.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunTuning:
-    """The tuning of a run while it goes on: its session, and the classes that take part."""
+    """The tuning of a run in progress: its session, and the classes that take part."""
 
     def __init__(
         self, context: RunContext, hosts: RunHosts, session: TuningSession, prepared: Prepared, feed: TaskFeed
@@ -59,7 +59,7 @@ class RunTuning:
 
     @property
     def is_interrupted(self) -> bool:
-        """True once a signal came."""
+        """True after a signal has come."""
         return self._context.interruption.came
 
     def add_classes(self, late: Prepared) -> None:
@@ -70,8 +70,8 @@ class RunTuning:
         feed.start(self.session)
 
     async def run(self, cursor: int, on_record: OnRecord | None, traces: bool) -> None:
-        """Tune until the session ends; ``on_record`` is awaited for each record after ``cursor``. A signal stops the
-        session. Raises RunInterruptedError where a signal came before."""
+        """Tune until the session ends. ``on_record`` is awaited for each record after ``cursor``. A signal stops the
+        session. Raises RunInterruptedError if a signal has come before."""
         context, session, first = self._context, self.session, self._feeds[0]
         if self.is_interrupted:
             raise RunInterruptedError
@@ -88,7 +88,7 @@ class RunTuning:
                     record = await context.interruption.unless_failed(anext(records))
                 except StopAsyncIteration:
                     break
-                first.check()  # a run that has no way to describe its tasks must not wait for them
+                first.check()  # a run that fails to describe its tasks must not wait for them
                 if record is not None:
                     for companion in self._companions:
                         companion.on_record(record)
@@ -97,7 +97,8 @@ class RunTuning:
             await context.reporter.report_last(session)
 
     async def describe_all(self) -> None:
-        """Wait for the tasks that are not described yet: nothing is compiled without them. A signal ends the wait."""
+        """Wait for the tasks that are not described yet, since a network is compiled with all of its tasks. A signal
+        ends the wait."""
         if self.is_interrupted:
             return
         reporter = self._context.reporter
@@ -109,7 +110,7 @@ class RunTuning:
                 await self._context.interruption.unless(asyncio.gather(*(feed.wait() for feed in self._feeds)))
 
     def result(self) -> Tuned:
-        """The value of the tuning that is over."""
+        """Return the value of the finished tuning."""
         prepared = dataclasses.replace(self.prepared, devices=self.session.members(with_absent=True))
         ready = [each for feed in self._feeds for each in feed.ready]
         tasks, left_out = in_order(prepared.undescribed, ready)
@@ -130,7 +131,7 @@ class RunTuning:
         await self._context.interruption.wait()
         try:
             await self.session.stop()
-        except Exception:  # the records raise the error that matters
+        except Exception:  # the stream of records raises the relevant error
             _LOG.exception("the session does not stop")
 
     async def _accompanied_by(self, companion: Companion) -> None:
@@ -155,11 +156,11 @@ async def tune(
         context: the run.
         prepared: the network, some of whose tasks need trials.
         hosts: the started builders and devices.
-        lowering: the process that lowered the network, which runs it once more and is closed.
+        lowering: the process that lowered the network. It runs the network once more and is closed.
         on_record: is awaited for each record of this run once it is durable.
-        traces: give ``on_record`` the traces of the candidates too.
+        traces: the records for ``on_record`` contain the traces of the candidates.
 
-    Raises RunInterruptedError where a signal comes before the tuning begins.
+    Raises RunInterruptedError if a signal comes before the tuning begins.
     """
     request, unless_interrupted = context.request, context.interruption.unless
     async with contextlib.AsyncExitStack() as stack:
@@ -172,7 +173,7 @@ async def tune(
         plan = _session_plan(context, prepared)
         starting = asyncio.ensure_future(TuningSession.start(hosts, plan, request.records, meta))
         stack.push_async_callback(close_started, starting)
-        # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
+        # The check takes seconds in one thread: the actors start meanwhile, and wait for its end.
         async with beside(context.reporter.announce_waiting()):
             (prepared, check_secs), session = await unless_interrupted(
                 asyncio.gather(in_thread(_checked, prepared, lowering), starting)
@@ -186,7 +187,7 @@ async def tune(
         await tuning.describe_all()
         tuned = tuning.result()
         await session.close()
-        # Read now: first choices that are measured to compile a task are no search of it.
+        # Read before publishing: first choices that are measured to compile a task do not count as its search.
         tried = await in_thread(tried_in, request.records, first_seq)
         return dataclasses.replace(tuned, tried=frozenset(tried))
 
@@ -198,12 +199,12 @@ def _checked(prepared: Prepared, lowering: LoweringProcess) -> tuple[Prepared, f
 
 
 async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lowering: LoweringProcess) -> Tuned:
-    """End the tuning of a run whose tasks are all settled by the shared store before it begins, and close the hosts.
-    Tasks over dynamic rows are described, since their records are ranked by their sketches. The others stay
-    undescribed: a task is described if it has to be searched after all.
+    """Skip the tuning of a run whose tasks are all settled by the shared store, and close the hosts. Tasks over dynamic
+    rows are described, because their records are ranked by their sketches. Another task is described only if it turns
+    out to need a first choice.
 
-    What this machine runs is compared with its framework before it is published, a moment from now; what other
-    devices run is compared here.
+    The networks of this machine's classes are not compared with the framework here, because they are compared before
+    they are published, which follows at once. The networks of other classes are compared here.
     """
     request, unless_interrupted = context.request, context.interruption.unless
     over_rows = [entry for entry in prepared.undescribed if entry.task.fewer_rows]
@@ -252,7 +253,7 @@ def _session_plan(context: RunContext, prepared: Prepared) -> SessionPlan:
         seed=request.seed,
         tasks=prepared.undescribed,
         limits=request.limits,
-        # The records of a dataset are of kernels alone.
+        # A dataset is collected from kernels that run alone, without the weights of a network.
         rule=MEASURED_BY if request.collects else dataclasses.replace(method.evaluator, weights_bytes=weights_bytes),
         settled=prepared.settled,
     )

@@ -1,2 +1,3 @@
-"""Analytic models of candidates on a CPU: :mod:`policies.analysis.cpu.model`, for statements that only move data
-:mod:`policies.analysis.cpu.moves`, for row-wise kernels :mod:`policies.analysis.cpu.row_wise`."""
+"""Analytic models of candidates on a CPU: :mod:`policies.analysis.cpu.model` for statements that compute,
+:mod:`policies.analysis.cpu.moves` for those that only move data, :mod:`policies.analysis.cpu.row_wise` for row-wise
+kernels."""

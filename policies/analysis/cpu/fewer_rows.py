@@ -1,9 +1,10 @@
-"""The time of a schedule over all numbers of rows that a network computes by it.
+"""Time of a schedule over all numbers of rows that a network computes with it.
 
-A network with dynamic dimensions is made of tiles of rows: one schedule, applied to several numbers of rows
+A network with dynamic dimensions is made of tiles of rows: one schedule is applied to several numbers of rows
 (:attr:`fleet_tune.base.sketch.Sketch.fewer_rows`). A schedule that gives each thread a part of the rows is as good as
-any for many of them, and leaves threads idle for few. Of a kernel that runs alone nothing else was found to matter (see
-docs/lab/kernels.md): the threads that its loops keep busy tell the time within 3%, the whole model within 20%.
+any for many rows, but leaves threads idle for few rows. For a kernel that runs alone, nothing else was found to matter
+(see docs/lab/kernels.md): the number of threads that its loops keep busy predicts the time within 3%, the whole model
+within 20%.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from policies.arrays import Floats, Matrix
 from policies.space.sampling import row_keys
 
 CONSIDERED = 16
-"""The best records for the most rows, among which the best for all numbers of rows is looked for."""
+"""Number of records, the best for the most rows, from which the best for all numbers of rows is chosen."""
 
 
 def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, busy: Floats | None = None) -> Floats:
-    """Return the time over all numbers of rows, divided by what it would be if for each the threads were as busy as for
-    the most rows, ``(n,)``; 1 for fixed shapes, and where other numbers of rows are not described. ``busy``: the share
-    of the threads that are busy for the most rows, ``(n,)``, where it is known."""
+    """Return the time over all numbers of rows, ``(n,)``, divided by the time with threads that are as busy for each
+    number of rows as for the most rows. It is 1 for fixed shapes, for a device that is not a CPU, and if other numbers
+    of rows are not described. ``busy``: the share of the threads that is busy for the most rows, ``(n,)``, if known."""
     if not sketch.fewer_rows or device.kind != "cpu":
         return np.ones(len(matrix))
     busy = _busy_share(sketch, matrix, device) if busy is None else busy.astype(np.float64)
@@ -39,7 +40,7 @@ def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, bu
 
 
 class TimesOverRows:
-    """:func:`time_over_rows` of candidates of one sketch that are asked for again: each is worked out once."""
+    """A cache of :func:`time_over_rows` for the candidates of one sketch: each is computed once."""
 
     def __init__(self, sketch: Sketch, device: DeviceAbstraction) -> None:
         self._sketch = sketch
@@ -57,7 +58,7 @@ class TimesOverRows:
 
 
 def applied(sketch: Sketch, other: Sketch, matrix: Matrix) -> Matrix:
-    """Return the decisions, ``(n, d)``, that a schedule's have become where it is applied to a kernel of other extents
+    """Return the decisions, ``(n, d)``, of a schedule after it is applied to a kernel of other extents
     (:func:`devices.sketches.dynamic.applied_schedule.fitting_factors`)."""
     parts = [
         _tiled(mine, theirs, matrix[:, at : at + mine.width])

@@ -45,8 +45,8 @@ def inner_loop(
             tile = choose(around.vector > 1.0, around, tile)
             compiled_row = around.vector
     else:
-        # The compiler keeps the accumulators in registers over the innermost reduction only where the loops inside
-        # it are fully unrolled, which it does by itself up to a handful of iterations.
+        # The compiler keeps the accumulators in registers over the innermost reduction only if the loops inside it are
+        # fully unrolled. It unrolls them by itself up to a handful of iterations.
         held = tile.operations <= np.maximum(limit, constants.unrolled_by_compiler)
         unrolled = tile.vectors * _explicitly_unrolled(program, vector, limit)
         whole = unrolled_tile(program, vector, limit)
@@ -98,8 +98,8 @@ def inner_loop(
 
 
 def _unrolled_sums(program: Program) -> Floats:
-    """Iterations that the compiler unrolls by itself, ``(n,)``: more of partial sums, whose loops are around those of
-    the reduction."""
+    """Iterations that the compiler unrolls by itself, ``(n,)``: more for partial sums, whose loops enclose those of the
+    reduction."""
     constants = program.constants
     few = program.main.full(constants.unrolled_by_compiler)
     sums = sum_loops(program.main) if has_partial_sums(program.statement) else None
@@ -117,10 +117,10 @@ def _odd(vector: Floats, lanes: int) -> NDArray[np.bool_]:
 
 
 def _conflicts(program: Program, local: Mapping[str, Floats], updates: Floats, operations: Floats) -> Floats:
-    """Accesses of one operation, each times the cache lines too many in the sets that it falls into, ``(n,)``.
+    """Accesses of one operation, each multiplied by the excess cache lines in the sets that it uses, ``(n,)``.
 
-    Addresses a page apart share a set of the L1 cache. Where the rows of a tile lie a power of two apart, they
-    fall into a few sets and push each other out, although the tile is small.
+    Addresses a page apart share a set of the L1 cache. If the rows of a tile lie a power of two apart, they fall into a
+    few sets and evict each other, although the tile is small.
     """
     constants = program.constants
     main, statement = program.main, program.statement
@@ -136,7 +136,7 @@ def _conflicts(program: Program, local: Mapping[str, Floats], updates: Floats, o
             continue
         excess = np.maximum(lines - ways * constants.conflict_free_share, 0.0)
         if access.buffer in local:
-            # A buffer that lives inside of the nest is laid out tile by tile.
+            # A buffer that lives inside the nest is laid out tile by tile.
             excess = excess * np.isinf(local[access.buffer])
         often = updates if access.write else main.pick(elements, program.step) / operations
         total += np.minimum(excess, constants.max_conflicts) * often

@@ -1,9 +1,9 @@
 """The analytic model of a candidate on a CPU: compute and memory seconds of every statement.
 
-Pruner's analyzer with the levels of a CPU. L0, the registers, is refined to a model of the inner loop, because it
-decides on a CPU: cycles per vector operation from the fused-multiply-add ports and their latency (too few independent
-accumulators leave them idle), loads, stores and spilled registers. Then traffic into L1, L2 and from memory by the
-largest sub-nest that fits each of them, and the cores that have nothing to do (P_l2c).
+This is Pruner's analyzer with the levels of a CPU. L0, the registers, matters most on a CPU, so it is refined to a
+model of the inner loop: cycles per vector operation from the fused-multiply-add ports and their latency (too few
+independent accumulators leave them idle), loads, stores and spilled registers. The other levels are the traffic into
+L1, into L2 and from memory, each by the largest sub-nest that fits, and the cores that are idle (P_l2c).
 
 ``n`` candidates; every vector has the shape ``(n,)`` and the floating type of the nest.
 """
@@ -49,8 +49,8 @@ class CpuModel:
     """The model of a statement that computes, evaluated for candidates; see
     :class:`policies.analysis.model.AnalyticModel`.
 
-    :class:`policies.analysis.cpu.moves.MovesModel` has other formulas for the main statement: for its inner loop, for
-    its seconds, and for its start.
+    :class:`policies.analysis.cpu.moves.MovesModel` replaces three formulas of the main statement: its inner loop, its
+    seconds, and its start.
     """
 
     def __init__(
@@ -116,14 +116,15 @@ class CpuModel:
         return work
 
     def _main_secs(self) -> Floats:
-        """Seconds of the main statement: of its slowest level, and of the fills that prefetching does not hide."""
+        """Seconds of the main statement: its slowest level, the fills that prefetching does not hide, and the fills of
+        evicted data."""
         slowest = smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
         exposed = self._program.constants.exposed_fills * (self._l1_secs + self._l2_secs)
         return slowest + exposed + self._evicted_secs()
 
     def _evicted_secs(self) -> Floats:
-        """Seconds to fill again what the second-level cache holds for reuse and loses before: the more of it is held,
-        the more pages share its sets, and the more of it the data that come next push out."""
+        """Seconds to refill data that the L2 cache holds for reuse but loses before their reuse. The more data it
+        holds, the more pages share its sets, and the more of them the following data evict."""
         constants, device = self._program.constants, self._device
         held = self._held_l2 / device.l2_bytes
         share = constants.evicted_share * np.maximum(held - constants.kept_share, 0.0)
@@ -134,7 +135,7 @@ class CpuModel:
         """Seconds to start the main statement."""
         return self._program.constants.launch_secs
 
-    # -- what the learned models want to know ---------------------------------------------------------------------
+    # -- inputs of the learned models -----------------------------------------------------------------------------
 
     def symbols(self) -> tuple[Symbols, ...]:
         """S1 to S9 of the main statement."""
@@ -155,11 +156,12 @@ class CpuModel:
         )
 
     def statement_symbols(self) -> tuple[Symbols, ...]:
-        """S1 to S9 of every statement, the main one first, as Pruner's equation 1 sums over them.
+        """S1 to S9 of every statement, the main one first. Pruner's equation 1 sums over them.
 
         A statement beside the main one works on one vector at a time: an operand and a result in registers, one
-        operation a step, nothing held. Inside the main nest it moves nothing into L2 and runs in its parallel loops;
-        with a nest of its own it moves each buffer once; inlined, it is computed wherever the main one reads it.
+        operation a step, nothing held. Inside the main nest it moves nothing into L2 and runs in the main nest's
+        parallel loops. With a nest of its own it moves each global buffer once. An inlined statement is computed
+        wherever the main one reads it.
         """
         return (*self.symbols(), *(self._symbols_beside(beside) for beside in self._beside))
 
@@ -190,7 +192,7 @@ class CpuModel:
         return [contiguous_run(self._main, access, self._program.step) for access in self._statement.accesses]
 
     def core(self) -> dict[str, Floats]:
-        """The terms that say most of a candidate, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
+        """The most informative terms, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
         main, inner = self._main, self._inner
         inlined = main.full(1.0)
         for beside in self._beside:

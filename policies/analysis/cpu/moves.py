@@ -1,8 +1,8 @@
-"""Cost on a CPU of a statement that only moves data across the lines it writes: a transpose.
+"""Cost on a CPU of a statement that only moves data, across the cache lines that it writes: a transpose.
 
 Lanes that lie in different lines are loaded one by one and put together, and nothing is computed. So the time does not
 follow from ports and latencies of arithmetic, but from the work for each element: loops, lines, stores. ``n``
-candidates, every vector ``(n,)``.
+candidates; every vector has the shape ``(n,)``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from policies.analysis.quantities import (
 from policies.arrays import Floats
 
 _FLOAT_BYTES = 4
-"""Size of the elements that the lanes of a device are counted in."""
+"""Size of the elements in which the lanes of a device are counted (float32)."""
 
 
 def moves_across(statement: Statement) -> bool:
     """Return true if a statement only copies, and neighbours in its output come from different rows of its input. A
-    statement that reads every second element takes them from the same row."""
+    strided copy, of every second element say, reads one row and does not count."""
     if statement.flop_per_point or any(axis.reduction for axis in statement.axes):
         return False
     written = [access for access in statement.accesses if access.write]
@@ -46,10 +46,10 @@ def moves_across(statement: Statement) -> bool:
 
 
 def cycles_of_moves(program: Program, parallel: Floats) -> Floats:
-    """Cycles of a core for each element, where ``parallel`` iterations (n,) may run in parallel.
+    """Cycles of a core for each element, ``(n,)``. ``parallel`` (n,): iterations that may run in parallel.
 
-    Beside those of the element itself: its share of an iteration of the parallel loop, of the lines that such an
-    iteration reads, and of the stores of a vector, of which one of an odd length takes several.
+    They are the cycles of the element itself and its share of an iteration of the parallel loop, of the lines that this
+    iteration reads, and of the stores of a vector. A vector whose length is not a power of two takes more stores.
     """
     constants = program.constants
     main = program.main
@@ -69,7 +69,8 @@ def share_beyond(resident: Floats, capacity: float, constants: CpuConstants) -> 
 
 
 def _stores(vector: Floats, lanes: int, access: Access) -> Floats:
-    """Stores for each element of a vector: whole registers, and what is left in parts of powers of two."""
+    """Stores per element of a vector: one for each whole register, and one for each part of the rest, whose lengths are
+    powers of two."""
     register = max(lanes * _FLOAT_BYTES // access.element_bytes, 1)
     whole, rest = np.divmod(vector.astype(np.int64), register)
     return np.asarray((whole + np.bitwise_count(rest)) / vector)
@@ -78,8 +79,8 @@ def _stores(vector: Floats, lanes: int, access: Access) -> Floats:
 def _lines_read(program: Program, access: Access, elements: Floats) -> Floats:
     """Lines that are fetched for each element within an iteration of the parallel loop.
 
-    A line is fetched once for all of its elements that are read there, if the first-level cache can hold the lines:
-    rows a power of two apart are in few of its sets. Else once for each element.
+    If the L1 cache can hold the lines, a line is fetched once for all of its elements that are read; else once for each
+    element. Rows a power of two apart fall into few sets, which hold fewer lines.
     """
     constants = program.constants
     main, device = program.main, program.device
@@ -102,7 +103,7 @@ def _lines_read(program: Program, access: Access, elements: Floats) -> Floats:
 class MovesModel(CpuModel):
     """The model of a statement that only moves data, evaluated for candidates.
 
-    It was fitted on runs in a row, whose data stay in the caches as far as these hold them.
+    It was fitted on repeated runs, whose data stay in the caches as far as they fit.
     """
 
     def _inner_loop(self, scheduled: InnerLoop) -> InnerLoop:

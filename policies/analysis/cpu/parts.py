@@ -75,7 +75,7 @@ class ProducerConsumer:
 
     statement: Statement
     alone: Nest
-    """The nest of its own loops; of one candidate if no decision changes them."""
+    """The nest of its own loops. It is evaluated for one candidate only if no decision changes them."""
     depth: Ints
     """Number of the main statement's loops that enclose it, ``(n,)``; -2 where it is inlined."""
     fixed: int | None
@@ -83,7 +83,7 @@ class ProducerConsumer:
     points: Floats
     """Its iterations in the whole program, ``(n,)``."""
     reduced: Floats
-    """Iterations that each element sums up, ``(n,)``."""
+    """Iterations that are summed into each element, ``(n,)``."""
 
     @property
     def inside(self) -> NDArray[np.bool_]:
@@ -96,8 +96,8 @@ class ProducerConsumer:
 
 
 def footprints(loops: Nest) -> list[Floats]:
-    """Footprint of every access of a statement (see :func:`policies.analysis.quantities.footprint`), equal ones in one
-    array."""
+    """Footprint of every access of a statement (see :func:`policies.analysis.quantities.footprint`). Accesses with the
+    same shape and index share an array."""
     by_access: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Floats] = {}
     touched = []
     for access in loops.statement.accesses:
@@ -118,9 +118,9 @@ def step_depths(loops: Nest) -> Ints:
 
 
 def innermost_reduction(loops: Nest, step: Ints) -> Floats:
-    """Iterations of the reduction loops next to each other that end at the innermost one, ``(n,)``.
+    """Iterations of the adjacent reduction loops that end with the innermost one, ``(n,)``.
 
-    ``step`` (n,): of :func:`step_depths`. Loops of one iteration are none.
+    ``step`` (n,): from :func:`step_depths`. Loops of one iteration do not count as loops.
     """
     reduced = loops.full(1.0)
     next_to = np.ones(loops.count, dtype=bool)
@@ -145,14 +145,14 @@ def spatial_within(loops: Nest) -> Floats:
 
 
 def elements_along(loops: Nest, access: Access, axis: int, vector: Floats) -> Floats:
-    """Elements of an access that a vector of so many iterations of an axis has, ``(n,)``."""
+    """Elements of an access that a vector of ``vector`` iterations along ``axis`` touches, ``(n,)``."""
     one = loops.full(1.0)
     along = [vector if at == axis else one for at in range(len(loops.statement.axes))]
     return touched_elements(loops.statement, access, along)
 
 
 def parallel_depth(loops: Nest) -> int:
-    """Depth inside of the loops that may run in parallel, of which each iteration is a call of its own."""
+    """Depth just inside the loops that may run in parallel. Each of their iterations is a call of its own."""
     depth = 1 if loops.statement.parallel_limit and loops.depth else 0
     return max([depth, *(at + 1 for at, kind in enumerate(loops.kinds) if kind == "parallel")])
 
@@ -178,15 +178,16 @@ def bytes_of(access: Access) -> int:
 
 
 def instructions(flop: float, constants: CpuConstants) -> float:
-    """Arithmetic instructions of so many float operations: a product and a sum are one, longer formulas are not taken
-    for such pairs (most of them are transcendental functions, of which a description counts too few)."""
+    """Arithmetic instructions of ``flop`` float operations. A product and a sum are one instruction. A longer formula
+    counts one instruction per operation: most are transcendental functions, of which a description counts too few
+    operations."""
     return flop if flop > constants.flop_per_fma else 1.0
 
 
 def smooth_max(*terms: Floats | float) -> Floats:
     """Norm of order 4: close to the largest term, a little above where several are alike (they overlap badly).
 
-    Worked out relative to the largest, so that float32 neither overflows nor vanishes.
+    It is computed relative to the largest term, so that float32 neither overflows nor underflows.
     """
     largest: Floats | float = terms[0]
     for term in terms[1:]:

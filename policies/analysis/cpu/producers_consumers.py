@@ -20,8 +20,8 @@ from policies.arrays import Floats
 
 
 def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]) -> ProducerConsumer:
-    """Place a statement beside the main one. Inside a loop it computes the part of the shared buffer that the main
-    statement touches there, each time anew."""
+    """Place a statement beside the main one. Inside a loop it recomputes, in each iteration, the part of the shared
+    buffer that the main statement touches there."""
     main = program.main
     depth = enclosing_depth(program.sketch, main, other, program.matrix)
     fixed = main.compact_depth(other.fixed_depth) if other.location_column is None else None
@@ -36,7 +36,7 @@ def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]
     for access, elements in program.accesses():
         if access.buffer not in made and not (access.write and access.buffer in taken):
             continue
-        if access.buffer in made:  # a producer, which may be repeated, and sums up all of an element each time
+        if access.buffer in made:  # a producer may be repeated; each time it computes whole sums
             at = placed.depth if fixed is None else _not_repeated(program, placed, elements, fixed)
             points = main.pick(elements, np.maximum(at, 0)) * main.pick(main.outer, np.maximum(at, 0))
             points = np.maximum(points * reduced, all_points)
@@ -62,14 +62,15 @@ def count_partial_sums(program: Program) -> dict[str, Floats]:
 
 
 def at_place(program: Program, table: Floats, placed: ProducerConsumer) -> Floats:
-    """The row of a table over depths at which a statement stands, shape ``(n,)``."""
+    """The row of a table over depths, ``(L + 1, n)``, for the depth at which a statement stands, ``(n,)``."""
     if placed.fixed is not None:
         return np.asarray(table[placed.fixed])
     return program.main.pick(table, np.maximum(placed.depth, 0))
 
 
 def fusible(program: Program, beside_statements: Sequence[ProducerConsumer]) -> Ints | None:
-    """Leading loops that may be fused: those outside of every other statement; None where all may be."""
+    """Number of leading loops that may be fused, ``(n,)``: those that enclose every statement placed inside the nest.
+    None if all may be fused."""
     leading: Ints | None = None
     for beside in beside_statements:
         if beside.fixed == 0:
@@ -80,7 +81,8 @@ def fusible(program: Program, beside_statements: Sequence[ProducerConsumer]) -> 
 
 
 def local_bytes(program: Program, beside_statements: Sequence[ProducerConsumer]) -> dict[str, Floats]:
-    """Bytes of the buffers that another statement makes or takes right here; infinite where it is elsewhere."""
+    """Bytes, ``(n,)``, of the buffers that the main statement shares with a statement inside its nest, by name;
+    infinite where that statement stands elsewhere."""
     local: dict[str, Floats] = {}
     for beside in beside_statements:
         buffers = {access.buffer for access in beside.statement.accesses}
@@ -92,8 +94,8 @@ def local_bytes(program: Program, beside_statements: Sequence[ProducerConsumer])
 
 
 def row_run(program: Program, beside: ProducerConsumer) -> Floats:
-    """Contiguous elements of the region that a statement inside of the main one works on, shape ``(n,)``: of the buffer
-    that the two share, else of its own innermost loop."""
+    """Contiguous elements of the region that a statement inside the main nest works on, ``(n,)``: in the buffer that it
+    shares with the main statement, else in its own innermost loop."""
     buffers = {access.buffer for access in beside.statement.accesses}
     for access in program.statement.accesses:
         if access.buffer in buffers:
@@ -108,8 +110,8 @@ def producer_consumer_secs(
 ) -> tuple[Floats, Floats]:
     """Seconds of a producer or consumer of the main statement, and the elements of its vector loop, each (n,).
 
-    Inside the main nest its data are in cache, and it runs over the region of the buffer that the two share, row by
-    row; with a nest of its own its loops are fused and its data come from memory or the last cache.
+    Inside the main nest its data are in cache, and it runs row by row over the region of the buffer that the two share.
+    With a nest of its own, its loops are fused and its data come from memory or the last cache.
     """
     constants = program.constants
     device, statement, loops = program.device, beside.statement, beside.alone
@@ -160,14 +162,15 @@ def _bytes_moved(beside: ProducerConsumer) -> Floats:
     moved = loops.full(0.0)
     for access in beside.statement.accesses:
         if access.scope == "global":
-            # How many partial sums there are follows from a decision.
+            # A decision sets the number of partial sums.
             elements = footprint(loops, access)[0] if has_partial_sums(loops.statement) else elements_of(access)
             moved = moved + elements * access.element_bytes
     return moved
 
 
 def _reduced(loops: Nest, partial_sums: Mapping[str, Floats]) -> Floats:
-    """Values that each element of a statement sums up, (n,) or (1,); of partial sums their number."""
+    """Number of values that are summed into each element of a statement, (n,) or (1,); of partial sums if it reads
+    them."""
     made = {access.buffer for access in loops.statement.accesses if access.write}
     for access in loops.statement.accesses:
         if access.buffer in partial_sums and access.buffer not in made:
@@ -176,8 +179,8 @@ def _reduced(loops: Nest, partial_sums: Mapping[str, Floats]) -> Floats:
 
 
 def _not_repeated(program: Program, producer: ProducerConsumer, elements: Floats, depth: int) -> Ints:
-    """Depth at which a producer that stands at ``depth`` is worked out, ``(n,)``: outside of the serial loops around it
-    that its elements do not depend on, where the compiler takes it out of them."""
+    """Depth at which the compiled kernel computes a producer that the schedule places at ``depth``, ``(n,)``. The
+    compiler hoists a short sum out of the serial loops around it that its elements do not depend on."""
     main = program.main
     short = hoistable(producer.reduced, program.unroll_limit(producer.statement), program.constants)
     outside = main.full(float(depth)).astype(np.int64)

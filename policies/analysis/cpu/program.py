@@ -16,7 +16,7 @@ from policies.arrays import Floats, Matrix
 
 
 class Program:
-    """The programs of all candidates, evaluated as far as several parts of the model need it."""
+    """The programs of all candidates: the quantities that several parts of the model share."""
 
     def __init__(
         self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike, constants: CpuConstants
@@ -31,18 +31,18 @@ class Program:
         """Its loop nest."""
         self._nests = {id(self.statement): self.main}
         self.hertz = device.peak_flops / (device.cores * device.lanes * constants.fma_ports * constants.flop_per_fma)
-        """Clock of a core, from its peak."""
+        """Clock of a core, derived from the device's peak."""
         self.operation_cost = device.peak_flops / device.peak(self.statement.arithmetic)
-        """Time of an operation of the main statement, in that of one of float32."""
+        """Time of an operation of the main statement, relative to a float32 operation."""
         self.touched = footprints(self.main)
         """Footprint of each access of the main statement, ``(L + 1, n)``."""
         self.step = step_depths(self.main)
         """Depth just inside the innermost reduction of the main statement, ``(n,)``."""
         self.spatial = spatial_within(self.main)
-        """Iterations of its other loops inside each depth, ``(L + 1, n)``."""
+        """Iterations of the main statement's spatial loops inside each depth, ``(L + 1, n)``."""
 
     def nest_of(self, statement: Statement) -> Nest:
-        """The nest of any statement's own loops, of one candidate where no decision changes them."""
+        """The nest of a statement's own loops. It is evaluated for one candidate only if no decision changes them."""
         if id(statement) not in self._nests:
             constant = all(loop.column is None for loop in statement.loops)
             matrix = self.matrix[:1] if constant else self.matrix
@@ -54,11 +54,11 @@ class Program:
         return list(zip(self.statement.accesses, self.touched, strict=True))
 
     def operands(self) -> list[tuple[Access, Floats]]:
-        """Those that are only read."""
+        """The accesses to buffers that the main statement only reads, with their footprints."""
         written = {access.buffer for access in self.statement.accesses if access.write}
         return [each for each in self.accesses() if not each[0].write and each[0].buffer not in written]
 
     def unroll_limit(self, statement: Statement) -> Floats:
-        """Iterations up to which loops are unrolled by the unroll Choice, shape ``(n,)``; 0 where there is none."""
+        """Iterations up to which the unroll Choice unrolls loops, ``(n,)``; 0 if there is no such Choice."""
         limit = unroll_limit(self.sketch, statement, self.matrix, self.main.extents.dtype)
         return self.main.full(0.0) if limit is None else limit

@@ -1,10 +1,11 @@
-"""Candidates that TVM refuses because of a loop whose extent is not the same everywhere.
+"""Candidates that TVM refuses because the extent of a loop is not constant.
 
-A statement that is placed inside of the main one works on the region of a buffer that is touched there. Where the
-region is counted in pieces (the vectors that a padding was split into, the groups of a grouped convolution), and begins
-in the middle of one, it has one piece more in some places than in others, and TVM's ``DisallowDynamicLoop`` refuses
-that. The rules follow TVM's arithmetic as far as needed: of 755 recorded candidates that TVM refused they miss two, and
-they rule out one of those that ran. A digit whose step is no multiple of its turn counts as continuous.
+A statement placed inside the main nest works on the region of a buffer that the main statement touches there. The
+region may be counted in pieces: the vectors that a padding was split into, or the groups of a grouped convolution. If
+it begins in the middle of a piece, it has one piece more in some iterations than in others, and TVM's
+``DisallowDynamicLoop`` refuses that. The rules follow TVM's arithmetic as far as needed: they miss two of 755 recorded
+candidates that TVM refused, and rule out one of those that ran. A digit counts as continuous if its step is not a
+multiple of its period.
 
 ``n`` candidates; every vector has the shape ``(n,)``.
 """
@@ -43,7 +44,8 @@ def refused(program: Program, beside_statements: Sequence[ProducerConsumer]) -> 
 def _varies(
     program: Program, beside: ProducerConsumer, access: Access, made: Access, depth: int, here: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """The same for the candidates ``here``, which all have the statement at ``depth``, and for one buffer."""
+    """Return what :func:`refused` returns, for one buffer and the candidates ``here``, which all have the statement at
+    ``depth``."""
     main, statement = program.main, program.statement
     digits = shape_of(statement).digits
     inside = [axis[here] for axis in main.inside(depth)]
@@ -58,10 +60,10 @@ def _varies(
             axis, faster = digits[digit][0], _faster_digits(digits, digit)
             moves = [(main.extents[k][here], _step(program, k, here)) for k in range(depth) if main.axes[k] == axis]
             turn = faster * digits[digit][1]
-            if turn < statement.axes[axis].extent:  # a slower digit goes on where this one begins again
+            if turn < statement.axes[axis].extent:  # this digit wraps around, and a slower one advances
                 moves = [(extent, step % turn) for extent, step in moves]
             if faster > 1 and piece % coefficient == 0 and piece > 1:
-                # Pieces of whole groups: what is divided twice is divided by the product.
+                # Pieces of whole groups: dividing twice is dividing by the product.
                 varies |= _Starts(len(here), moves).vary(inside[axis], piece // coefficient * faster)
             elif faster > 1:
                 groups = _Starts(len(here), moves)
@@ -77,7 +79,7 @@ def _varies(
 
 
 def _step(program: Program, loop: int, here: NDArray[np.intp]) -> Floats:
-    """Values of its axis that one iteration of a loop is: the iterations of the faster loops of that axis."""
+    """Step of a loop along its axis: the product of the extents of the faster loops of that axis."""
     main = program.main
     step = np.ones(len(here), dtype=main.extents.dtype)
     for other in range(loop + 1, main.depth):
@@ -87,7 +89,7 @@ def _step(program: Program, loop: int, here: NDArray[np.intp]) -> Floats:
 
 
 class _Starts:
-    """Possible starts of regions: for each loop around them how often it moves the start, and by how much, ``(n,)``."""
+    """Possible starts of regions: how often each loop around them moves the start, and by how much, each ``(n,)``."""
 
     def __init__(self, count: int, moves: Sequence[tuple[Floats, Floats]] = ()) -> None:
         self._none = np.zeros(count, dtype=np.int64)
@@ -95,28 +97,28 @@ class _Starts:
         self.add(moves, 1)
 
     def add(self, moves: Sequence[tuple[Floats, Floats]], coefficient: int) -> None:
-        """Loops (extent, step) of an axis, of which each value is ``coefficient`` elements."""
+        """Add the loops (extent, step) of an axis. Each value of the axis is ``coefficient`` elements."""
         for extent, step in moves:
             times = extent.astype(np.int64) - 1
             self._moves.append((times, np.where(times > 0, step.astype(np.int64) * coefficient, 0)))
 
     def add_groups(self, groups: _Starts, size: int, coefficient: int) -> None:
-        """Starts within an axis of which each ``size`` values are a group of ``coefficient`` elements."""
-        exact = groups._last(size) < size  # what is left of the steps never makes a group more
+        """Add the starts within an axis. Each ``size`` values of the axis are a group of ``coefficient`` elements."""
+        exact = groups._last(size) < size  # the remainders of the steps never add up to one more group
         for times, step in groups._moves:
             whole = np.where(exact, step // size, np.where(step % size == 0, step // size, np.minimum(step, 1)))
             self._moves.append((times, whole * coefficient))
 
     def _last(self, piece: int) -> Ints:
-        """The last start, of each step only what is left of whole pieces."""
+        """The last start, with each step reduced to its remainder modulo ``piece``."""
         last = self._none
         for times, step in self._moves:
             last = last + times * (step % piece)
         return last
 
     def unaligned(self, piece: int) -> NDArray[np.bool_]:
-        """True where a step is longer than a piece and not a multiple of it: TVM does not see then that their number is
-        the same everywhere, unless what is left of the steps never makes a piece more."""
+        """True where a step is longer than a piece and not a multiple of it. TVM then does not see that the number of
+        pieces is constant, unless the remainders of the steps never add up to one more piece."""
         odd = np.zeros(self._none.shape, dtype=bool)
         for _, step in self._moves:
             odd |= (step > piece) & (step % piece > 0)
@@ -125,8 +127,8 @@ class _Starts:
     def vary(self, length: Floats, piece: int) -> NDArray[np.bool_]:
         """True where regions of this length may have different numbers of pieces, as far as TVM can tell.
 
-        It takes whole pieces out of the steps, divides begin and end by what the steps and the piece have in common,
-        and else looks at their bounds.
+        TVM takes whole pieces out of the steps, divides start and end by the common divisor of the steps and the piece,
+        and otherwise looks at their bounds.
         """
         end = length.astype(np.int64) - 1
         common = np.gcd.reduce([self._none, *(step for _, step in self._moves)], axis=0)
@@ -138,7 +140,8 @@ class _Starts:
 
 
 def _faster_digits(digits: Sequence[tuple[int, int]], digit: int) -> int:
-    """Values of a digit's axis for each of which the digit stays the same: the extents of the faster ones."""
+    """Number of consecutive values of its axis for which a digit stays the same: the product of the faster digits'
+    extents."""
     product = 1
     for axis, extent in digits[digit + 1 :]:
         product *= extent if axis == digits[digit][0] else 1
@@ -146,7 +149,8 @@ def _faster_digits(digits: Sequence[tuple[int, int]], digit: int) -> int:
 
 
 def _vector_along(beside: ProducerConsumer, made: Access, dimension: int) -> int:
-    """Iterations of the vectorised loop that a statement was split into along a dimension of what it writes, else 1."""
+    """Extent of a statement's innermost loop if it is vectorised, its extent is fixed, and it runs along ``dimension``
+    of the written buffer; else 1."""
     loop = beside.statement.loops[-1] if beside.statement.loops else None
     if loop is None or loop.kind != "vectorize" or loop.column is not None:
         return 1

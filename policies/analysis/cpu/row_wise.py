@@ -1,13 +1,14 @@
 """Cost of a row-wise kernel on a CPU: a few rows at a time through steps that reduce them or compute each element.
 
-A core has two kinds of work. The time of a full vector register follows from the device's peak. The instructions around
-it (loops, additions that wait for each other, numbers put in their places) do not become fewer with wide vectors, and
-are counted in cycles of a usual clock (``clock_hertz``): a processor that works on half a register at a time has a low
-peak, but no slower chains.
+A core has two kinds of work. The time of operations on full vector registers follows from the device's peak. The other
+instructions (loops, additions that wait for each other, numbers put in their places) do not become fewer with wide
+vectors. They are counted in cycles of a usual clock (``clock_hertz``): a processor that works on half a register at a
+time has a low peak, but no slower chains.
 
-The compiler decides between candidates. Lanes that are no power of two are widened to the next one, and loaded
-and stored in parts of powers of two. Such sums, in a loop that is not unrolled as a whole, are kept between its
-iterations as single numbers: taken apart and put together again each time.
+What the compiler makes of a candidate matters most. It widens a number of lanes that is not a power of two to the next
+power, and loads and stores such vectors in parts whose lengths are powers of two. If a loop over such sums is not
+completely unrolled, the sums are kept between iterations as single numbers: each iteration takes the vectors apart and
+puts them together again.
 
 ``n`` candidates; every vector has the shape ``(n,)``. Constants:
 :class:`policies.analysis.cpu.constants.RowWiseConstants`.
@@ -32,7 +33,7 @@ from policies.arrays import Floats, Matrix
 
 @dataclass(frozen=True)
 class VectorLanes:
-    """Vectors of a number of lanes, on the registers of a device; every field ``(n,)``."""
+    """Vectors of ``count`` lanes in the registers of a device; every field ``(n,)``."""
 
     count: Floats
     """Lanes of a vector."""
@@ -45,7 +46,7 @@ class VectorLanes:
 
 
 def lanes_of(counts: Floats, lanes: int) -> VectorLanes:
-    """Vectors of so many elements, on registers of ``lanes``."""
+    """Vectors of ``counts`` elements, (n,), in registers of ``lanes`` elements."""
     widened = np.exp2(np.ceil(np.log2(counts)))
     rest = (counts % lanes).astype(np.int64)
     parts = counts // lanes
@@ -55,7 +56,7 @@ def lanes_of(counts: Floats, lanes: int) -> VectorLanes:
 
 
 def operations(step: RowStep, constants: CpuConstants) -> float:
-    """Additions that an element of a step is worth."""
+    """Cost of one element of a step, in additions."""
     return (
         step.operations
         + constants.rows.division_operations * step.divisions
@@ -64,7 +65,7 @@ def operations(step: RowStep, constants: CpuConstants) -> float:
 
 
 def flop(kernel: RowWise, constants: CpuConstants) -> float:
-    """Additions that all rows are worth."""
+    """Cost of all rows, in additions."""
     return kernel.rows * sum(step.elements * operations(step, constants) for step in kernel.steps)
 
 
@@ -94,7 +95,7 @@ class RowWiseModel:
         ]
         self._parallel = kernel.rows / self._rows
         self._busy = pruner.utilisation(self._parallel, device.cores)
-        # Seconds of all rows for each cycle of a few rows that go together.
+        # Seconds of all rows for each cycle that the rows of one group, which go together, take.
         self._secs_per_cycle = self._parallel / (self._busy * device.cores * constants.rows.clock_hertz)
         self._memory_secs = self._memory()
         cycles = np.sum(self._step_cycles, axis=0)
@@ -115,13 +116,14 @@ class RowWiseModel:
         return lanes_of(counts, self._device.lanes)
 
     def _busy_cycles(self, count: Floats | float, registers: Floats) -> Floats:
-        """Cycles of ``count`` vector operations of so many registers' worth each; one takes half a cycle at least."""
+        """Cycles of ``count`` vector operations, each on ``registers`` registers. One operation takes at least
+        ``1 / fma_ports`` cycles."""
         constants = self._constants
         return np.asarray(count * np.maximum(registers * self._register_cycles, 1.0) / constants.fma_ports)
 
     def _element_wise(self, step: RowStep, lanes: VectorLanes) -> Floats:
-        """Cycles of one row. The compiler vectorises a loop that the schedule does not (one lane), except for the
-        remainder."""
+        """Cycles of one row. The compiler vectorises a loop that the schedule does not vectorise (one lane), except for
+        the remainder."""
         constants = self._constants
         alone = (lanes.count == 1) & (step.elements >= self._device.lanes)
         full = self._device.lanes
@@ -140,7 +142,8 @@ class RowWiseModel:
         return np.asarray(step.elements // count * group + left + constants.rows.step_cycles)
 
     def _reduction(self, step: RowStep, lanes: VectorLanes) -> Floats:
-        """Cycles of the rows that go together: to the partial results, to the last few, and to one."""
+        """Cycles of the rows that go together: each row is reduced to partial results, these to the last few numbers,
+        and these to one."""
         constants = self._constants
         rows, steps = self._rows, step.elements / lanes.count
         loads = step.reads * lanes.parts * (self._register_cycles / constants.load_ports)
@@ -170,7 +173,7 @@ class RowWiseModel:
         )
 
     def _memory(self) -> Floats:
-        """Seconds to bring in and out what the kernel reads and writes, from the nearest cache that holds all of it."""
+        """Seconds to move the data that the kernel reads and writes, from the nearest cache that holds all of them."""
         constants = self._constants
         device, moved = self._device, float(self._kernel.rows * self._kernel.moved_bytes)
         of_core = moved / device.cores
@@ -184,7 +187,7 @@ class RowWiseModel:
             secs = 0.0
         return np.full_like(self._rows, secs)
 
-    # -- what the learned models want to know ---------------------------------------------------------------------
+    # -- inputs of the learned models -----------------------------------------------------------------------------
 
     def symbols(self) -> tuple[Symbols, ...]:
         """Empty: a row-wise kernel has no statements."""
@@ -200,7 +203,8 @@ class RowWiseModel:
         return self.feasible
 
     def core(self) -> dict[str, Floats]:
-        """The terms of :data:`policies.analysis.cpu.model.CORE`, those that it has no equal for 0, each ``(n,)``."""
+        """The terms of :data:`policies.analysis.cpu.model.CORE`, each ``(n,)``. Terms that a row-wise kernel does not
+        have are 0."""
         steps = list(zip(self._kernel.steps, self._lanes, self._step_cycles, strict=True))
         none = np.zeros_like(self._rows)
         computed = sum((cycles for step, _, cycles in steps if not step.few), none)
@@ -241,8 +245,9 @@ class RowWiseModel:
 
 
 def unrolled(steps: Floats, body: Floats, constants: CpuConstants) -> Floats:
-    """Iterations of a loop of ``steps`` that the compiler unrolls into one: the largest divisor that keeps a body of so
-    many operations (one at least) below ``unrolled_part``, shape ``(n,)``."""
+    """Iterations of a loop of ``steps`` that the compiler unrolls into one, ``(n,)``: the largest divisor of ``steps``
+    for which the unrolled body has at most ``unrolled_part`` operations. ``body``: operations of one iteration; fewer
+    than 1 count as 1."""
     body = np.maximum(body, 1.0)
     times = np.ones_like(steps)
     for divisor in range(2, int(constants.rows.unrolled_part / body.min(initial=constants.rows.unrolled_part)) + 1):

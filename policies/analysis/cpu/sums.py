@@ -1,8 +1,8 @@
 """Cost of sums beside the main statement on a CPU: norms and softmax consist of little else.
 
-Additions into one sum wait for each other; the compiler does not reorder them. How many sums run beside each other, in
-the lanes of a vector and in several of them, is the order of the loops: those of the sums inside of the reduction, or
-around it. ``n`` candidates, every vector ``(n,)``.
+Additions into one sum wait for each other; the compiler does not reorder them. The order of the loops determines how
+many sums run beside each other, in the lanes of one vector and in several vectors: the loops over the sums stand inside
+the reduction, or around it. ``n`` candidates; every vector has the shape ``(n,)``.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class SumLoops:
     """The innermost loops of a sum."""
 
     row: Floats
-    """Iterations of the innermost loops outside the reduction, as far as they run along the result's rows."""
+    """Iterations of the innermost spatial loops, as far as they run along the result's rows."""
     steps: Floats
-    """Iterations of the reduction's loops inside of them, or 1."""
+    """Iterations of the reduction loops inside all spatial loops, or 1."""
     reduced: Floats
-    """Iterations of all of the reduction's loops."""
+    """Iterations of all reduction loops."""
 
 
 def sum_loops(loops: Nest) -> SumLoops | None:
-    """The innermost loops of a nest, those of one iteration left out; None for a statement that reduces nothing."""
+    """The innermost loops of a nest, without loops of one iteration; None for a statement that reduces nothing."""
     if not any(loops.reduction):
         return None
     row, steps = loops.full(1.0), loops.full(1.0)
     in_row = np.ones(loops.count, dtype=bool)  # whether a loop further out may be part of the row
-    spatial = np.zeros(loops.count, dtype=bool)  # whether there is a loop inside that is no reduction's
+    spatial = np.zeros(loops.count, dtype=bool)  # whether there is a spatial loop inside
     for at in reversed(range(loops.depth)):
         extent = loops.extents[at]
         more = extent > 1
@@ -53,11 +53,12 @@ def sum_loops(loops: Nest) -> SumLoops | None:
 
 
 def cycles_of_sums(sums: SumLoops, unrolled: Floats, lanes: int, constants: CpuConstants) -> Floats:
-    """Cycles for each point of a sum, where loops of up to ``unrolled`` iterations are unrolled by the schedule.
+    """Cycles for each point of a sum, ``(n,)``. The schedule unrolls loops of up to ``unrolled`` iterations.
 
-    With the reduction around the row each step adds a row of vectors to the sums. With the reduction inside, the
-    compiler does the same where it unrolls all of it and the row is no shorter than ``shortest_row``; else each sum
-    is a chain by itself. Beside a chain runs as much of others as the processor looks ahead.
+    If the reduction is around the row, each step adds a row of vectors to the sums. If the reduction is inside the row,
+    the compiler does the same, provided that it unrolls the whole reduction and the row is no shorter than
+    ``shortest_row``; else each sum is a chain of its own. Other chains run beside it as far as the processor looks
+    ahead.
     """
     vectors = np.ceil(sums.row * (1.0 / lanes))
     chains = np.maximum(1.0, constants.window_operations / (sums.reduced * vectors))
@@ -71,18 +72,18 @@ def cycles_of_sums(sums: SumLoops, unrolled: Floats, lanes: int, constants: CpuC
 
 
 def hoistable(reduced: Floats, unrolled: Floats, constants: CpuConstants) -> NDArray[np.bool_]:
-    """True where the compiler unrolls all of the reduction, and so can take the sum out of loops that repeat it,
+    """True where the compiler unrolls the whole reduction, and so can hoist the sum out of loops that repeat it,
     (n,)."""
     return np.asarray(reduced <= np.maximum(unrolled, constants.hoisted_steps))
 
 
 def hoisted(loops: Nest, unrolled: Floats, constants: CpuConstants) -> Floats:
-    """Factor by which fewer points of a sum are computed than its loops have, because loops that no access depends on
-    are not repeated (:func:`hoistable`), shape ``(n,)``."""
+    """Points of a sum's loops, divided by the points that are computed, ``(n,)``. The compiler hoists the sum out of
+    loops that no access depends on (:func:`hoistable`)."""
     repeats = product_of([loops.extents[at] for at in range(loops.depth) if loops.repeats[at]], loops.full(1.0))
     return np.where(hoistable(loops.reduced_points(0), unrolled, constants), repeats, 1.0)
 
 
 def has_partial_sums(statement: Statement) -> bool:
-    """Return true if a decision says how many elements an axis has (rfactor's partial sums)."""
+    """Return true if a decision sets the extent of an axis (the partial sums of an rfactor)."""
     return any(shape_of(statement).bounded)

@@ -1,4 +1,4 @@
-"""Data of the innermost loops of a program, as the schedule has them and as the compiler makes them.
+"""Data of the innermost loops of a program, as they are scheduled and as they are compiled.
 
 ``n`` candidates; every vector has the shape ``(n,)``.
 """
@@ -25,7 +25,7 @@ from policies.arrays import Floats
 
 
 def scheduled_tile(program: Program, vector: Floats) -> RegisterTile:
-    """The inner loop as it is scheduled: the loops inside of the reduction, and the sums' tile."""
+    """The inner loop as it is scheduled: the loops inside the reduction, and the tile of the sums."""
     main, statement = program.main, program.statement
     vectors = np.ceil(vector * (1.0 / program.device.lanes))
     per_point = vectors / vector  # vector operations for one point
@@ -40,8 +40,8 @@ def scheduled_tile(program: Program, vector: Floats) -> RegisterTile:
 
 
 def unrolled_tile(program: Program, vector: Floats, limit: Floats) -> RegisterTile:
-    """The largest sub-nest that the schedule unrolls, reductions and all: in straight-line code a sum stays in its
-    register from one step to the next, and what was loaded is used again."""
+    """The largest sub-nest that the schedule unrolls, including its reduction loops. In straight-line code a sum stays
+    in its register from one step to the next, and loaded operands are used again."""
     main = program.main
     depth = np.maximum(fitting_depth(main.within, limit * vector), parallel_depth(main))
     vectors = np.ceil(vector * (1.0 / program.device.lanes))
@@ -54,10 +54,10 @@ def unrolled_tile(program: Program, vector: Floats, limit: Floats) -> RegisterTi
 
 
 def compiler_tile(program: Program, limit: Floats) -> RegisterTile:
-    """The inner loop as the compiler makes it where the schedule vectorises nothing.
+    """The inner loop as the compiler makes it if the schedule vectorises nothing.
 
-    It unrolls what is short and vectorises the innermost loop that is left, if that runs along the result's rows;
-    ``vector`` is 1 where it does not.
+    The compiler unrolls short loops and vectorises the innermost loop that is left, if this loop runs along the
+    result's rows; else ``vector`` is 1.
     """
     main, statement = program.main, program.statement
     if not main.depth:
@@ -86,10 +86,11 @@ def compiler_tile(program: Program, limit: Floats) -> RegisterTile:
 def vectorised_around(
     program: Program, beside_statements: Sequence[ProducerConsumer], vector: Floats, depth: int
 ) -> RegisterTile | None:
-    """The compiler's tile of sums (inside of ``depth``) that the schedule does not vectorise. If there are few, it
-    unrolls them all and vectorises the loop around them, with the code that writes the sums back, provided that this
-    loop is a serial one along the result's rows and no producer stands in it. That straight-line code is not counted as
-    the schedule's. ``vector`` is 1 for candidates where it does not; the result is None if it never does."""
+    """The compiler's tile of sums (inside ``depth``) that the schedule does not vectorise. If there are few sums, the
+    compiler unrolls them all and vectorises the loop around them, together with the code that writes the sums back.
+    This loop must be serial, run along the result's rows, and contain no producer. This straight-line code does not
+    count as unrolled by the schedule. ``vector`` is 1 for candidates where the compiler does not do so; the result is
+    None if it never does."""
     constants = program.constants
     main = program.main
     if not main.depth:
@@ -116,7 +117,7 @@ def vectorised_around(
 
 
 def _loads(program: Program, vector: Floats, depth: Ints) -> tuple[Floats, Floats]:
-    """Loads of the operands of a sub-nest, each once, and the registers that hold them, each ``(n,)``."""
+    """Loads of a sub-nest, which loads each operand once, and the registers that hold the operands, each ``(n,)``."""
     main, statement = program.main, program.statement
     vectors = np.ceil(vector * (1.0 / program.device.lanes))
     loads, operands = main.full(0.0), main.full(0.0)
@@ -139,8 +140,8 @@ def _loads(program: Program, vector: Floats, depth: Ints) -> tuple[Floats, Float
 
 
 def _gather_loads(program: Program, access: Access, axis: int, lanes: Floats) -> Floats:
-    """Loads that a vector of so many lanes is worth whose lanes are no neighbours in memory, ``(n,)``: each is loaded
-    and put into its place, unless they are a small stride apart: then what they span is loaded whole, and shuffled."""
+    """Loads that a vector of ``lanes`` lanes costs if they are not adjacent in memory, ``(n,)``. Each lane is loaded
+    and put into its place. Lanes a small stride apart can cost less: their whole span is loaded and shuffled."""
     constants = program.constants
     one_by_one = lanes * constants.gather_loads
     stride = stride_along(program.statement, access, axis)

@@ -23,7 +23,7 @@ from policies.analysis.quantities import (
 from policies.arrays import Floats
 
 _Key = tuple[str, tuple[tuple[int, ...], ...]]
-"""A buffer and how it is indexed: reading and writing it have this in common."""
+"""A buffer and its index. A read and a write of the same elements have the same key."""
 
 
 class Traffic:
@@ -31,8 +31,8 @@ class Traffic:
 
     Args:
         program: the candidates.
-        local: bytes of the buffers that another statement makes or takes right here
-            (:func:`policies.analysis.cpu.producers_consumers.local_bytes`); those that fit never leave the cache.
+        local: bytes of the buffers that the main statement shares with a statement inside its nest
+            (:func:`policies.analysis.cpu.producers_consumers.local_bytes`). Those that fit never leave the cache.
     """
 
     def __init__(self, program: Program, local: Mapping[str, Floats]) -> None:
@@ -53,7 +53,8 @@ class Traffic:
         return self._once(usable) if (self.whole <= usable).all() else self._repeated(usable)
 
     def _once(self, usable: float) -> tuple[Floats, Floats]:
-        """The same where the cache holds the whole statement of every candidate: all data are moved once."""
+        """Return what :meth:`into` returns, if the cache holds the whole statement of every candidate: all data are
+        moved once."""
         main = self._program.main
         inside = main.inside(0)
         moved_by_access: dict[_Key, Floats] = {}
@@ -68,7 +69,7 @@ class Traffic:
         return total, self.whole
 
     def _repeated(self, usable: float) -> tuple[Floats, Floats]:
-        """The same where the largest sub-nest that fits is repeated, and its data with it."""
+        """Return what :meth:`into` returns, if the largest sub-nest that fits is repeated: its data are moved again."""
         main = self._program.main
         fits = fitting_depth(self._resident, usable)
         resident = main.pick(self._resident, fits)
@@ -82,7 +83,7 @@ class Traffic:
             if key not in moved_by_access:
                 moved = moved_elements(main, elements, fits, self._movers_of(key, elements))
                 if access.element_bytes not in inside_of:
-                    # Of the loop around what fits the cache holds some iterations: those that share a line, say.
+                    # The cache also holds some iterations of the loop around this sub-nest: those that share a line.
                     kept = resident * (LINE_BYTES / access.element_bytes) <= usable
                     depth = np.where(kept, np.maximum(fits - 1, 0), fits)
                     inside_of[access.element_bytes] = depth, main.inside_at(depth)
@@ -92,7 +93,8 @@ class Traffic:
         return total, resident
 
     def _bytes(self, access: Access, elements: Floats, run: Floats, usable: float) -> Floats:
-        """Bytes of moved elements in contiguous runs, in whole lines."""
+        """Bytes in whole lines of moved elements, which lie in contiguous runs of ``run`` elements; 0 for a local
+        buffer that fits."""
         moved = elements * access.element_bytes / line_share(run, access)
         if access.buffer in self._local:
             moved = moved * (self._local[access.buffer] > usable)

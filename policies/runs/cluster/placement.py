@@ -45,15 +45,15 @@ class Placement:
     """The node that drives a device."""
 
     node_id: str | None
-    """Id of the node; None where no node fits."""
+    """Id of the node; None if no node fits."""
     reason: str = ""
     """Why no node fits, in words."""
 
 
 def place_device(nodes: Sequence[ClusterNode], head: str, via: str | None) -> Placement:
     """Choose the node that drives a device whose entry names the host ``via``: by a custom resource, the name of a
-    node, or its address, in this order. Where several nodes fit, the ``head`` (a node id) goes first. Without ``via``
-    it is the head."""
+    node, or its address, in this order. If several nodes fit, the ``head`` (a node id) goes first. Without ``via`` the
+    head drives the device."""
     if via is None:
         return Placement(head)
     ways = (
@@ -84,9 +84,9 @@ def place_builders(
     Args:
         nodes: the nodes of the cluster.
         head: id of the driver's node.
-        workers: builders on every node that has CPUs; None for one for each free CPU, within :data:`BUILDER_BYTES` of
-            half of the free memory.
-        total: limit for the cluster, dealt out in proportion; None for none.
+        workers: builders on every node that has CPUs; None for one builder for each free CPU, if half of the free
+            memory has :data:`BUILDER_BYTES` for each.
+        total: limit for the cluster, dealt out in proportion; None for no limit.
         there: builders that each node has already; these nodes get no more.
     """
     there = there or {}

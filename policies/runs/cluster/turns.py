@@ -1,11 +1,12 @@
 """Turns on devices that several runs of a cluster use: by priority, then in fair shares by weight.
 
-Each run requests the devices that it wants or has again and again; a request that is not repeated expires, so that a
-killed run holds nothing for long. Shares hold among the devices of a pool, which are of one class. They are shares of
-the number of devices first, since a run that takes over a device has to connect anew. Where the numbers do not come out
-even, runs take turns by start-time fair queueing (Goyal, Vin and Cheng, 1996): a run's virtual time grows by the
-seconds that it holds devices, divided by its weight, and the run with the least goes first. A run that comes to a pool
-starts with the least virtual time of the runs in it: time in which a run wanted nothing is not saved up.
+Each run repeats its requests for the devices that it wants or has. A request that is not repeated expires, so that a
+killed run holds nothing for long. Shares are fair among the devices of a pool, which are of one class. They are first
+of all shares of the number of devices, since a run that takes over a device has to connect to it again. If the devices
+cannot be divided evenly, runs take turns by start-time fair queueing (Goyal, Vin and Cheng, 1996): a run's virtual time
+grows by the seconds that it holds devices, divided by its weight, and the run with the least virtual time goes first. A
+run that comes to a pool starts with at least the least virtual time of the runs in it, so that time in which a run
+wanted nothing is not saved up.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RunShare:
     priority: int = 0
     """A run with a higher priority always goes first."""
     weight: float = 1.0
-    """Weight of the run among those of its priority, above 0."""
+    """Weight of the run among the runs of its priority, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,13 @@ class TurnStatus:
     """The answer to a run's request for a device."""
 
     granted: bool
-    """True where the run may use the device."""
+    """True if the run may use the device."""
     yield_after_use: bool = False
-    """True where another run is due: it should have the device as soon as the work under way there has ended."""
+    """True if another run is due: it should have the device as soon as the work under way there has ended."""
     yield_when_idle: bool = False
-    """True where another run waits: it should have the device if no work is under way there."""
+    """True if another run waits: it should have the device if no work is under way there."""
     holder: str = ""
-    """Title of the run that has the device, where it is not granted."""
+    """Title of the run that has the device, if it is not granted."""
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class _Claim:
     since: float
     """When the run first requested the device."""
     repeated: float
-    """When it last did."""
+    """When the run last requested it."""
 
 
 @dataclass(slots=True)
@@ -96,8 +97,8 @@ class TurnArbiter:
         return {name: each.held.run.run_id for name, each in self._devices.items() if each.held is not None}
 
     def request(self, run: RunShare, device: str, pool: str, now: float) -> TurnStatus:
-        """Request a device that a run wants, or has and may go on to use. ``pool``: the devices among which shares are
-        fair; the pool of the first run counts that requests a device which no other run has or wants."""
+        """Request a device that a run wants, or has and may go on to use. ``pool``: name of the pool of devices among
+        which shares are fair. If runs name different pools for a device, the first run that requested it decides."""
         self._pass(now)
         known = self._devices.setdefault(device, _Device(pool))
         self._pools.setdefault(known.pool, _Pool()).weights[run.run_id] = run.weight

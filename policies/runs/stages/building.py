@@ -1,4 +1,4 @@
-"""The build stage: what waits for a builder, and which builder works on what. One for tuning and for shoot-outs."""
+"""The build stage: which jobs wait for a builder, and which builder works on which job, in tuning and in shoot-outs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from policies.runs.plan import InFlightLimits
 from policies.runs.tasks import OracleBuild, Trial, killed
 from policies.runs.times.timers import Timers
 
-_LONG = "a build takes long"  # with spaces, which the name of no device has
+_LONG = "a build takes long"  # the spaces set it apart from the names of devices
 
 
 Buildable = Trial | OracleBuild
@@ -22,8 +22,8 @@ Buildable = Trial | OracleBuild
 class BuildStage:
     """Queue of jobs in front of builders, each of which builds one job at a time.
 
-    The builder that was free last gets the next job: only as many builders start their workers as the devices need. The
-    granting bounds the queue; a job that a lost builder leaves is requeued even if the queue is full.
+    The builder that became free last gets the next job, so that only as many builders start their workers as the
+    devices need. The granting bounds the queue. The job of a lost builder is requeued even if the queue is full.
 
     Args:
         builders: numbers of the builders.
@@ -38,13 +38,13 @@ class BuildStage:
         self._limit_of = limit_of
         self._queue: deque[Buildable] = deque()
         self._jobs: dict[int, Buildable] = {}
-        self._began: dict[int, float] = {}  # when each builder was given its job, the last one last
-        self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
+        self._began: dict[int, float] = {}  # when each builder was given its job, in order
+        self._of_class: Counter[str] = Counter()  # jobs that wait or are being built
         self._there = set(builders)
-        self._free = sorted(self._there, reverse=True)  # the last one is the next
-        self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
+        self._free = sorted(self._there, reverse=True)  # the last one gets the next job
+        self._failures: dict[int, int] = {}  # failures of each builder by itself since its last build
         self._resting: dict[str, int] = {}  # lost builders by the name of their timer
-        self._absences: dict[int, int] = {}  # how often each builder was not there, in a row
+        self._absences: dict[int, int] = {}  # times in a row that each builder was absent
 
     @property
     def builders(self) -> int:
@@ -75,11 +75,11 @@ class BuildStage:
         return self._flow.waiting_per_builder * self.builders - len(self._queue)
 
     def under_way(self, device_class: str) -> int:
-        """Jobs for a class of devices that wait or are worked on."""
+        """Return the number of jobs for a device class that wait or are being built."""
         return self._of_class[device_class]
 
     def nothing_soon(self, now: float) -> bool:
-        """Return true if no build will end soon: every one under way takes long, if there is one."""
+        """Return true if no build will end soon: there is none under way, or all of them take long."""
         if self._free and self._queue:
             return False
         last_began = next(reversed(self._began.values()), -math.inf)
@@ -90,7 +90,7 @@ class BuildStage:
         self._queue.append(job)
 
     def drop(self, unwanted: Callable[[Buildable], bool]) -> list[Buildable]:
-        """Take the jobs that nobody wants any more out of the queue; those that a builder works on stay."""
+        """Take the ``unwanted`` jobs out of the queue, and return them. Jobs that a builder works on stay."""
         dropped = [job for job in self._queue if unwanted(job)]
         self._of_class.subtract(job.task.device_class.name for job in dropped)
         self._queue = deque(job for job in self._queue if not unwanted(job))
@@ -103,7 +103,7 @@ class BuildStage:
             self._free.insert(0, builder)
 
     def remove_builder(self, builder: int) -> None:
-        """Remove a builder. Its job is the next to be built, and the job is not blamed."""
+        """Remove a builder. Its job is built next, and is not blamed."""
         self._there.discard(builder)
         self._failures.pop(builder, None)
         self._absences.pop(builder, None)
@@ -114,7 +114,7 @@ class BuildStage:
             self._queue.appendleft(job)
 
     def start(self, now: float) -> list[Build]:
-        """Give every free builder a job, as long as there are some."""
+        """Give every free builder a job, as long as jobs wait."""
         commands = []
         while self._free and self._queue:
             builder, job = self._free.pop(), self._queue.popleft()
@@ -141,10 +141,10 @@ class BuildStage:
 
     def lost(self, builder: int, detail: str, cause: BuilderLossCause) -> tuple[Buildable, Measurement] | None:
         """Requeue the job of a builder that was lost, or give the job up. Return a job that is given up, with its
-        failure: KILLED, which is nobody's fault, or one that blames the job.
+        failure: KILLED, which blames nobody, or a build error, which blames the job.
 
-        A job is requeued behind all others, so that none of them waits for it. A builder that is ``ABSENT`` has not
-        seen its job: that is the next to be built. The caller lets the builder :meth:`rest`.
+        A job is requeued behind all others, so that none of them waits for it. An ``ABSENT`` builder has not seen its
+        job, so that this job is built next. The caller lets the builder :meth:`rest`.
         """
         job = self._taken_from(builder)
         if job is None:
@@ -173,33 +173,33 @@ class BuildStage:
         return job, failure
 
     def rest_secs(self, builder: int) -> float:
-        """Return the seconds that a builder rests that was just lost."""
+        """Return the seconds for which a builder that was just lost rests."""
         if builder in self._absences:
             return min(self._flow.look_secs, self._flow.rest_of(self._absences[builder]))
         return self._flow.rest_of(self._failures.get(builder, 1))
 
     @property
     def hopeless(self) -> bool:
-        """True once no builder works: each failed by itself again and again, and built nothing meanwhile, or is gone
-        for minutes."""
+        """True once no builder works: each has failed by itself again and again and built nothing meanwhile, or has
+        been absent for minutes."""
         return bool(self._there) and all(
             self._failures.get(builder, 0) >= self._flow.starts or self._absences.get(builder, 0) >= self._flow.looks
             for builder in self._there
         )
 
     def rest(self, builder: int, now: float) -> None:
-        """Let a lost builder rest; :meth:`timer_due` ends it."""
-        name = f"builder {builder}"  # with a space, which the name of no device has
+        """Let a lost builder rest; :meth:`timer_due` ends the rest."""
+        name = f"builder {builder}"  # the space sets it apart from the names of devices
         self._resting[name] = builder
         self._timers.at(now + self.rest_secs(builder), name)
 
     def timer_due(self, name: str) -> None:
-        """End the rest of a builder, if the timer of this name is one."""
+        """End the rest of a builder, if the timer of this name is a builder's."""
         if name in self._resting:
             self.rested(self._resting.pop(name))
 
     def rested(self, builder: int) -> None:
-        """Let a lost builder work again, after those that were not lost, unless it has left."""
+        """Let a lost builder work again, unless it has left. Builders that were not lost get jobs before it."""
         if builder in self._there:
             self._free.insert(0, builder)
 

@@ -11,13 +11,13 @@ from policies.runs.tasks import OracleState, TaskTrials, Trial
 
 class BuiltQueue:
     """Trials with an artifact, in one queue for each device class. A trial waits beside its queue until the oracle of
-    its task is built: without it no result can be checked."""
+    its task is built, since without the oracle no result can be checked."""
 
     def __init__(self, tasks: Mapping[str, TaskTrials]) -> None:
         self._tasks = tasks
         self._queues: dict[str, deque[Trial]] = {}  # by device class
         self._awaiting_oracle: dict[str, list[Trial]] = {}  # trials that wait for the oracle, by task id
-        self._requeued: set[str] = set()  # candidates that were put back; one of them may have been stored after all
+        self._requeued: set[str] = set()  # candidates that were put back; their record may come after all
 
     def add_class(self, device_class: str) -> None:
         """Open the queue of a device class."""
@@ -37,7 +37,7 @@ class BuiltQueue:
         return len(self._queues[device_class])
 
     def has_suspects(self, device_class: str) -> bool:
-        """Return true if a trial waits that has lost a device: another device of the class may have to take it."""
+        """Return true if a waiting trial has lost a device: another device of the class may have to take it."""
         return any(trial.losses for trial in self._queues[device_class])
 
     def add(self, trial: Trial) -> None:
@@ -57,8 +57,9 @@ class BuiltQueue:
     ) -> list[Trial]:
         """Take at most ``most`` trials for one device out of the queue.
 
-        ``may_try``: false for a trial that this device must not measure. The batch is empty where fewer than ``least``
-        are there and more are being built (not ``builders_idle``). A trial that must be measured alone is a batch.
+        ``may_try``: false for a trial that this device must not measure. The batch is empty if fewer than ``least``
+        trials are there and more are being built (not ``builders_idle``). A trial that must be measured alone is its
+        own batch.
         """
         queue = self._queues[device_class]
         batch: list[Trial] = []
@@ -81,7 +82,7 @@ class BuiltQueue:
         return batch
 
     def requeue(self, device_class: str, trials: Iterable[Trial], *, behind: bool = False) -> None:
-        """Put trials back that were on a device: at the head of the queue, so that the cause of a lost device is found
+        """Put back trials that were on a device: at the head of the queue, so that the cause of a lost device is found
         soon, or ``behind`` all others."""
         back = [trial for trial in trials if self.is_under_way(trial)]
         self._requeued |= {trial.candidate.id for trial in back}

@@ -1,4 +1,4 @@
-"""Patience of a run with a device class: how long it waits for one none of whose devices can work, or has left."""
+"""Patience of a run with a device class: how long the run waits if no device of the class can work, or none is left."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from policies.runs.times.timers import Timers
 
 
 class ClassPatience:
-    """Hopeless classes (no device can work) and deserted ones (no device is left), with the second since when each is.
+    """Hopeless classes (no device can work) and deserted ones (no device is left), with the second since when each is
+    so.
 
     ``patience_secs``: longest wait. ``awaited``: device classes for which the network is being prepared. ``trials``:
-    limit of those of the run; None for none.
+    limit of the run's trials; None for no limit.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class ClassPatience:
     # Hopeless classes ------------------------------------------------------------------------------------------------
 
     def give_up_if_hopeless(self, lane: Lane, now: float) -> list[Command]:
-        """Warn of a class none of whose devices can work, and end the run once it has waited for long enough."""
+        """Warn if no device of the lane's class can work. End the run once it has waited for long enough, unless
+        another class goes on, the class has nothing to tune, or a device of it is being checked."""
         device_class = lane.device_class
         why = self._fleet.hopeless(device_class)
         if not why:
@@ -89,19 +91,18 @@ class ClassPatience:
         return [*commands, Abort(error)]
 
     def hopeful(self, device_class: str) -> list[Command]:
-        """Note that a device of the class works, or will be tried again by itself."""
+        """Note that a device of the class works, or may work again without help."""
         if self._hopeless_since.pop(device_class, None) is None:
             return []
         return [Log("notice", f"a device of class {device_class} answers again")]
 
     def is_lost(self, device_class: str, now: float) -> bool:
-        """Return true for a class that has had no device that works, or none at all, for longer than one is waited
-        for."""
+        """Return true if a class has had no device that can work, or no device at all, for longer than the patience."""
         since = min(each.get(device_class, math.inf) for each in (self._hopeless_since, self._deserted_since))
         return now >= since + self._patience_secs
 
     def _others_go_on(self, device_class: str) -> bool:
-        """Return true if another class has a device that can work and something to tune."""
+        """Return true if another class has a device that can work and something to tune, or is being prepared."""
         if self._awaited:
             return True
         stuck = {device_class} | self._hopeless_since.keys() | self._deserted_since.keys()
@@ -109,7 +110,8 @@ class ClassPatience:
         return any(self._is_wanted(each) for each in others)
 
     def _is_checking(self, device_class: str, since: float) -> bool:
-        """Return true if a device of the class is being checked, and no check of it has failed since."""
+        """Return true if a device of the class is being checked, and no check of it has failed since the second
+        ``since``."""
         lanes = (lane for lane in self._leases.lanes.values() if lane.device_class == device_class)
         return any(lane.work is Work.CHECK and lane.failed_secs < since for lane in lanes)
 
@@ -124,14 +126,14 @@ class ClassPatience:
     # Deserted classes ------------------------------------------------------------------------------------------------
 
     def device_joins(self, device_class: str) -> None:
-        """Note that a device joins the class, before it does."""
+        """Note that a device is about to join the class."""
         if not self._leases.members(device_class):
             self._deserted_since.pop(device_class, None)
 
     def device_left(self, device_class: str) -> None:
         """Note that a device has left the class."""
         if not self._leases.members(device_class):
-            self._hopeless_since.pop(device_class, None)  # another one would begin anew
+            self._hopeless_since.pop(device_class, None)  # the wait for another one would begin anew
 
     def deserted(self, now: float) -> tuple[list[str], list[Command]]:
         """Return the classes that have had no device for longer than the patience, and a warning for each class whose
@@ -143,7 +145,7 @@ class ClassPatience:
                 continue
             if device_class not in self._deserted_since:
                 self._deserted_since[device_class] = now
-                # With a space, which the name of no device has.
+                # The space sets it apart from the names of devices.
                 self._timers.at(now + self._patience_secs, f"class {device_class}")
                 wait = f"its tasks wait {self._patience_secs:.0f} s for another"
                 commands.append(Log("warning", f"no device of class {device_class} is left: {wait}"))

@@ -18,18 +18,20 @@ class DeviceTimeShares:
 
     @property
     def behind(self) -> dict[str, tuple[str, float]]:
-        """Devices of several runs that this one waits for: whose turn each is, and since when."""
+        """Shared devices that this run waits for, by name: the title of the run that has the turn, and the second since
+        when this run waits."""
         return dict(self._behind)
 
     def waits(self, device_id: str, behind: str, now: float) -> None:
-        """Note that the device waits for the turn of another run, whose title is ``behind``; empty once it does not."""
+        """Note that this run waits for the device, since it is the turn of another run with the title ``behind``. An
+        empty title ends the wait."""
         _, since = self._behind.pop(device_id, ("", now))
         if behind and device_id in self._leases.lanes:
             self._behind[device_id] = behind, since
 
     def of(self, device_class: str) -> dict[DeviceTime, int]:
-        """Return the number of devices of the class by what they do: measure, wait for their turn among the runs that
-        use them, or wait for work, by what it waits for."""
+        """Return the number of devices of the class by what they do: measure, wait for this run's turn, or wait for
+        work, which is told by what delays it."""
         leased, idle, measured = self._leases.occupied(device_class)
         lanes = [self._leases.lanes[each] for each in self._behind if each in self._leases.lanes]
         behind = sum(lane.is_leased and lane.device_class == device_class for lane in lanes)
@@ -45,6 +47,7 @@ class DeviceTimeShares:
             return DeviceTime.SEARCH
         if builds:
             return DeviceTime.BUILD
-        # What is neither built nor measured has been, and is not told to be durable yet.
+        # A candidate that is neither with a builder nor on a device has been measured, and its record is not known to
+        # be durable.
         waits_for_records = in_flight(self._granting.by_class[device_class]) > measured
         return DeviceTime.COMMIT if waits_for_records else DeviceTime.TASKS

@@ -1,8 +1,8 @@
 """The end of a run: for each task a shoot-out between the few candidates that may be its fastest.
 
-Who takes part is decided by :mod:`policies.measuring.shootout`; what a shoot-out finds is stored as revisions of the
-candidates' records, so that a run that resumes finds it there and does not repeat it. Builders and devices are those of
-the tuning. What cannot be built or measured leaves its task as it is: the incumbent stands.
+:mod:`policies.measuring.shootout` decides which candidates take part. The results are stored as revisions of the
+candidates' records, so that a resumed run finds them there and does not repeat the shoot-out. Builders and devices are
+those of the tuning. If candidates cannot be built or measured, their task keeps its incumbent.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from policies.runs.stages.measuring import MeasureStage
 from policies.runs.tasks import OracleBuild, OracleState, TaskTrials, Trial, gain_at_stake
 from policies.runs.times.timers import Timers
 
-# What a device that cannot work yet is waited for: shoot-outs are worth no more, and the next run holds those left out.
+# Longest wait for a device that cannot work yet: shoot-outs are not worth more, and the next run holds those that are
+# left out.
 _BACK_SECS = 30.0
-_AHEAD = 1  # shoot-outs that are built beside those that a device could begin
+_AHEAD = 1  # shoot-outs that are built in addition to those that a device could begin
 
 
 @dataclass(slots=True)
@@ -51,15 +52,15 @@ class PendingShootOut:
 
     @property
     def is_void(self) -> bool:
-        """True where there is nothing to decide: without an oracle, whose task's builds are dropped, or where too few
-        finalists could be built. One that was never checked is checked alone."""
+        """True if there is nothing to decide: the oracle has failed, so that builds of its task are dropped, or too few
+        finalists could be built. In a task without a checked candidate, one finalist is enough: it is checked alone."""
         least = 1 if self.task.ranking.best is None else 2
         return self.task.oracle is OracleState.FAILED or (self.is_built and len(self.entered) < least)
 
 
 class FinalRound:
-    """The shoot-outs of all classes: those of tasks without a checked candidate first, then those of the heaviest share
-    of the network."""
+    """The shoot-outs of all classes. Tasks without a checked candidate come first, then those with the largest share of
+    the network's time."""
 
     def __init__(self, plan: RunPlan, fleet: Fleet, builds: BuildStage, devices: MeasureStage, timers: Timers) -> None:
         self._plan = plan
@@ -78,11 +79,11 @@ class FinalRound:
         return not any(self._contests.values())
 
     def open(self, tasks: Iterable[TaskTrials]) -> None:
-        """List the shoot-outs that there should be."""
+        """List the shoot-outs to be held."""
         self._open = True
         if math.isinf(self._plan.rule.race_factor):
             return  # a dataset is collected: no candidate matters more than another
-        # A task of which nothing is checked yet has no other kernel: it comes first.
+        # A task without a checked candidate has no other kernel: it comes first.
         for task in sorted(tasks, key=lambda each: (each.ranking.best is not None, -gain_at_stake(each))):
             finalists = () if task.planned.settled else task.ranking.finalists()
             if finalists:
@@ -94,7 +95,7 @@ class FinalRound:
         self._contests.clear()
 
     def postponed(self, device_id: str) -> None:
-        """Hold the shoot-out of a device again later, which has not begun it: others use the device, or an oracle is
+        """Hold the shoot-out of a device later, since its result does not count: others use the device, or an oracle is
         awaited."""
         contest = self._begun.pop(device_id, None)
         if contest is not None and self._open:
@@ -130,14 +131,15 @@ class FinalRound:
         return [each for each, lane in self._measuring.leases.lanes.items() if lane.device_class == device_class]
 
     def _look_at(self, device_id: str, now: float) -> list[Command]:
-        """Probe a device again that was lost, or had no time to join; a quarantine outlasts the round."""
+        """Probe a device again that was lost or has not joined yet, unless it is quarantined: a quarantine outlasts the
+        round."""
         state = self._fleet[device_id]
         if state.admin is Admin.ACTIVE and state.health is Health.QUARANTINED:
             return []
         return self._measuring.readiness.look_at(device_id, now)
 
     def _is_given_up(self, device_class: str, now: float) -> bool:
-        """Return true if no device of the class has come back for long enough, or none can."""
+        """Return true if no device of the class has come back for long enough, or none can come back."""
         lanes = [self._measuring.leases.lanes[each] for each in self._mine(device_class)]
         if self._measuring.leases.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
             self._missing_since.pop(device_class, None)
@@ -155,7 +157,7 @@ class FinalRound:
             return
         contest.asked_for = True
         task = contest.task
-        if task.oracle is OracleState.NOT_BUILT:  # of an earlier run, or dropped when this one ended
+        if task.oracle is OracleState.NOT_BUILT:  # not built yet, or dropped when the tuning ended
             task.oracle_begun()
             self._builds.add(OracleBuild(task.task))
         for candidate in contest.finalists:

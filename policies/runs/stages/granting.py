@@ -1,4 +1,4 @@
-"""The granting: which task gets the next trials, within the bounds of what may be under way."""
+"""The granting: which task gets the next trials, within the bounds of the work under way."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from policies.runs.tasks import TaskTrials, in_flight, trials_left
 from policies.runs.times.timers import Timers
 from policies.search.bandits import TaskBandit, TaskChoice, TaskState
 
-# A task's share of the least grant is at least this part of it: the first share of every task, of which nothing is
+# A task gets at least 1/_LEAST_PART of a grant. This is also the first share of every task, of which nothing is
 # measured yet.
 _LEAST_PART = 4
 
 
 class Granting:
-    """One proposal of a device class at a time from each searcher: the next choice of the bandit knows of its
-    candidates. What is asked for follows the devices (:class:`policies.runs.stages.pace.Pace`).
+    """Grants trials to tasks. Each searcher is asked for one proposal of a device class at a time, so that the next
+    choice of the bandit knows of its candidates. The number of candidates follows the devices
+    (:class:`policies.runs.stages.pace.Pace`).
 
-    ``is_lost``: tells whether a device class has been without a working device for so long that nothing is kept for it.
+    ``is_lost``: tells whether a device class has been without a working device for so long that no trials are kept for
+    it.
     """
 
     def __init__(
@@ -45,13 +47,13 @@ class Granting:
         self._timers = timers
         self._tasks = tasks
         self.by_class: dict[str, list[TaskTrials]] = {}
-        # The tasks that a searcher knows of each class: it answers one proposal after the other.
+        # The tasks of each class by the number of their searcher, which answers one proposal after the other.
         self._sources: dict[str, dict[int, list[TaskTrials]]] = {}
         for task in tasks.values():
             self.add(task)
-        self._asked: dict[tuple[str, int], float] = {}  # when each source was, whose answer is awaited
+        self._asked: dict[tuple[str, int], float] = {}  # when each source whose answer is awaited was asked
         self._rests_until: dict[tuple[str, int], float] = {}
-        self._losses: dict[str, int] = {}  # of tasks whose last proposal was lost: how many in a row by their own fault
+        self._losses: dict[str, int] = {}  # losses in a row by its own fault, of each task whose last proposal was lost
 
     def add(self, task: TaskTrials) -> None:
         """Grant trials to one more task of the run."""
@@ -60,7 +62,7 @@ class Granting:
 
     @property
     def done(self) -> bool:
-        """True once nothing is under way and no task can get trials, also none that is still being described."""
+        """True once nothing is under way and no task can get trials, not even one that is still being described."""
         return all(self._is_done(tasks) for tasks in self.by_class.values())
 
     def is_asking(self, device_class: str) -> bool:
@@ -68,8 +70,8 @@ class Granting:
         return any(source[0] == device_class for source in (*self._asked, *self._rests_until))
 
     def start(self, now: float, builds: BuildStage) -> list[Propose]:
-        """Ask for candidates of every class that may have more under way: first of those with a lost proposal, whose
-        searcher is asked for nothing else until it answers, then of the one that lacks most."""
+        """Ask for candidates of every class that may have more under way. Classes with a lost proposal come first,
+        since their searcher is asked for nothing else until it answers. Then comes the class that lacks most."""
         room = builds.room
         if room < self._plan.flow.grant:
             return []
@@ -90,10 +92,10 @@ class Granting:
         return commands
 
     def _ask(self, device_class: str, lacking: int, grant: int, room: int, now: float) -> list[Propose]:
-        """Ask the searchers of a class for at most ``lacking`` candidates, each for a ``grant``; ``room``: how many the
-        build stage takes now."""
+        """Ask the searchers of a class for at most ``lacking`` candidates, each for a ``grant``. ``room``: number of
+        candidates that the build stage can take now."""
         commands = []
-        # Several classes may be granted some at the same moment, but more than the least only what can be built soon.
+        # Several classes may get a grant at the same moment, but one above the least only for what can be built soon.
         awaited = sum(task.reserved for task in self._tasks.values())
         sources = self._sources[device_class]
         for searcher, tasks in list(sources.items()):
@@ -101,7 +103,7 @@ class Granting:
             if source in self._asked or now < self._rests_until.get(source, now):
                 continue
             if searcher in self._suspected and self._asked_of(searcher):
-                continue  # one by one, so that it is clear over which task the searcher is lost
+                continue  # one task at a time, so that it is clear over which one the searcher is lost
             grant = min(grant, max(self._plan.flow.grant, room - awaited))
             if lacking < grant:
                 break
@@ -121,9 +123,9 @@ class Granting:
         self._losses.pop(task_id, None)
 
     def lost(self, task_id: str, now: float) -> int:
-        """Ask for a lost proposal again, a little later and by itself. Return the number of proposals that were lost in
-        a row for the task while its searcher was asked for nothing else: a loss together with others says nothing of
-        the task."""
+        """Have a lost proposal asked for again, a little later and alone. Return the number of proposals that were lost
+        in a row for the task while its searcher was asked for nothing else: a loss together with others says nothing
+        about the task."""
         task = self._tasks[task_id]
         losses = self._losses.get(task_id, 0) + (self._asked_of(task.planned.searcher) == 1)
         self._released(task_id)
@@ -134,17 +136,17 @@ class Granting:
         return losses
 
     def give_up(self, task_id: str) -> None:
-        """Grant the task no more trials."""
+        """Forget the lost proposals of a task that gets no more trials."""
         self._losses.pop(task_id, None)
 
     def _released(self, task_id: str) -> float:
-        """Wait for the answer no longer. Return the second at which it was asked for."""
+        """Stop waiting for a task's proposal. Return the second at which it was asked for."""
         task = self._tasks[task_id]
         task.reserve(0)
         return self._asked.pop((task.device_class, task.planned.searcher))
 
     def _asked_of(self, searcher: int) -> int:
-        """Proposals that a searcher is to answer."""
+        """Return the number of proposals that a searcher has still to answer."""
         return sum(source[1] == searcher for source in self._asked)
 
     @property
@@ -153,9 +155,9 @@ class Granting:
         return {self._tasks[task_id].planned.searcher for task_id in self._losses}
 
     def room(self, device_class: str, grant: int, now: float) -> int:
-        """Trials that the run may grant a class now, at most ``grant``. Each class that can use them has a share of the
-        limit by its number of tasks, and each task that is still being described its even share of that, whatever the
-        others could do with it."""
+        """Return the number of trials that the run may grant a class now, at most ``grant``. Each class that can use
+        trials has a share of the limit, in proportion to its number of tasks. Each task that is still being described
+        keeps its even share of that, even if other tasks could use it."""
         limit = self._plan.limits.trials
         if limit is None:
             return grant
@@ -171,7 +173,7 @@ class Granting:
         return max(0, min(grant, of_class, trials_left(limit, self._tasks.values())))
 
     def _takes_part(self, device_class: str, tasks: Sequence[TaskTrials], now: float) -> bool:
-        """Return true if the class can use trials: others may have its share else."""
+        """Return true if the class can use trials. Otherwise other classes may have its share."""
         return not self._is_lost(device_class, now) and any(task.in_flight or task.wanted(1) for task in tasks)
 
     def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
@@ -182,7 +184,7 @@ class Granting:
         return no_trials or not any(task.wanted(grant) for task in tasks)
 
     def _next(self, tasks: Sequence[TaskTrials], grant: int, now: float) -> Propose | None:
-        """Return the proposal to ask a searcher for, which knows these ``tasks`` of a class; None for none."""
+        """Return the request to the searcher of these ``tasks`` of a class; None if no task gets trials."""
         room = self.room(tasks[0].device_class, grant, now)
         if not room or not any(task.room(grant) for task in tasks):
             return None
@@ -195,9 +197,9 @@ class Granting:
         return Propose(task.task.id, task.reserved, task.last_proposal)
 
     def _share(self, states: Sequence[TaskState], choice: TaskChoice, task: TaskTrials, grant: int) -> int:
-        """Return the number of candidates that a task is granted at once: as many as the bandit gives it in a row, but
-        a whole grant where devices need more than the least: a searcher answers one proposal after the other, and many
-        small ones would leave a large fleet waiting."""
+        """Return the number of candidates that a task is granted at once: as many as the bandit gives it in a row, or a
+        whole grant if the devices need more than the least grant. A searcher answers one proposal after the other, and
+        many small ones would leave a large fleet waiting."""
         if grant > self._plan.flow.grant:
             return grant
         is_first = not (task.trials or task.in_flight)

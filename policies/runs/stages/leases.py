@@ -45,7 +45,7 @@ class Lane:
     rests_until: float = float("-inf")
     """Second of the run before which a failed check is not tried again."""
     hot_batches: int = 0
-    """Batches in turn at whose end heat lowered its clock."""
+    """Batches in a row at whose end heat lowered its clock."""
     cools_until: float = float("-inf")
     """Second of the run before which it is left alone to cool down."""
     detail: str = ""
@@ -67,7 +67,7 @@ class Leases:
     def __init__(self, fleet: Fleet) -> None:
         self.lanes: dict[str, Lane] = {}
         self._fleet = fleet
-        # Devices with nothing to do by class, the one that has been so for the longest first.
+        # Idle devices by class, the one that has been idle for the longest first.
         self._idle: dict[str, dict[str, None]] = {}
         self._members: Counter[str] = Counter()  # devices by class
         self._leased: Counter[str] = Counter()  # devices with a lease by class
@@ -154,7 +154,7 @@ class Leases:
         self._fleet.happened(device_id, health.Released(lane.epoch), now)
 
     def end(self, lane: Lane) -> None:
-        """End the work of a device whose lease ends with another event: a loss, or its removal."""
+        """End the work of a device. The caller tells the fleet the event that ends the lease."""
         self._leased[lane.device_class] -= 1
         self._on_devices[lane.device_class] -= len(lane.batch)
         lane.work = Work.NOTHING
@@ -166,7 +166,8 @@ class Leases:
         return self._leased.total() > 0
 
     def occupied(self, device_class: str) -> tuple[int, int, int]:
-        """Return the devices of the class with a lease, those with nothing to do, and the candidates on the former."""
+        """Return the numbers of leased devices of the class, of idle devices, and of candidates on the leased
+        devices."""
         return self._leased[device_class], len(self._idle[device_class]), self._on_devices[device_class]
 
     # Hardware --------------------------------------------------------------------------------------------------------
@@ -177,8 +178,8 @@ class Leases:
         return {each: lane.vitals for each, lane in self.lanes.items() if lane.vitals}
 
     def shown_speed(self, device_class: str) -> float | None:
-        """Return the speed at which people see the seconds of a class, relative to the unit speed of the stored ones;
-        None before one of its devices has measured for this store. It does not change."""
+        """Return the speed at which people see the seconds of a class, relative to the unit speed of the stored
+        seconds; None before one of its devices has measured for this store. Once known, it does not change."""
         if device_class not in self._shown_speeds:
             lanes = (lane for lane in self.lanes.values() if lane.device_class == device_class)
             for lane in lanes:
@@ -187,7 +188,7 @@ class Leases:
         return self._shown_speeds.get(device_class)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:
-        """Take in what calls take on a class, unless it is known from more kernels."""
+        """Take in the extra time of a call on a class, unless it is known from more kernels."""
         if timed.replaces(self._calls.get(device_class)):
             self._calls[device_class] = timed
 

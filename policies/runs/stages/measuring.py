@@ -1,7 +1,7 @@
 """The measuring stage: which device measures which trials next, and what a lost device means for the trials on it.
 
-It is made of the queue of built candidates (:mod:`.built_queue`), the leases (:mod:`.leases`), the readiness of devices
-(:mod:`.readiness`) and the patience with device classes (:mod:`.class_patience`).
+It consists of the queue of built candidates (:mod:`.built_queue`), the leases (:mod:`.leases`), the readiness of
+devices (:mod:`.readiness`) and the patience with device classes (:mod:`.class_patience`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MeasureStage:
         timers: Timers,
         classes: Collection[str],
     ) -> None:
-        """``classes``: of the tasks; devices of other classes have no work and are left alone."""
+        """``classes``: the device classes of the tasks. Devices of other classes have no work and are left alone."""
         self._plan = plan
         self._fleet = fleet
         self._tasks = tasks
@@ -109,7 +109,7 @@ class MeasureStage:
     # A batch begins --------------------------------------------------------------------------------------------------
 
     def start(self, now: float, builders_idle: bool) -> list[Command]:
-        """Give every idle device a batch for which there is enough work."""
+        """Give a batch to every idle device for which there is enough work."""
         commands: list[Command] = []
         for device_class in self.leases.classes:
             while self.queue.count(device_class) and self.leases.idle_count(device_class):
@@ -127,9 +127,9 @@ class MeasureStage:
         return commands
 
     def _next_batch(self, device_id: str, device_class: str, builders_idle: bool) -> list[Trial]:
-        """Take trials for one quiet window: as many as fit into its time, and no more than leaves the other idle
-        devices their share. Several, since the builders of a shared host stand still meanwhile. Empty while there are
-        too few and more are being built."""
+        """Take trials for one quiet window: as many as fit into its time, but not the share of the other idle devices.
+        A batch has several trials, since the builders of a shared host stand still meanwhile. It is empty while there
+        are too few trials and more are being built."""
         queued = self.queue.of_class(device_class)
         least = self._pace.least_batch(device_class)
         if len(queued) < least and not builders_idle and not any(trial.alone for trial in queued):
@@ -183,16 +183,16 @@ class MeasureStage:
         return told
 
     def postponed(self, device_id: str, now: float) -> None:
-        """Requeue a batch that the device has not begun: other devices may take it."""
+        """Requeue a batch of which no result counts: other devices may take it."""
         lane = self.leases.lanes[device_id]
         batch = lane.batch
         self.leases.release(device_id, now)
         self.queue.requeue(lane.device_class, batch)
 
     def batch_lost(self, event: BatchLost, now: float) -> list[Command]:
-        """Requeue the batch of a lost process on our side: nobody knows at which candidate it ended, if at one at all,
-        and each is measured alone from now on. A process that was ended from outside blames neither the device nor a
-        candidate."""
+        """Requeue the batch of a lost process on our side. It is not known at which candidate the process ended, if at
+        any, so each is measured alone from now on. If the process was ended from outside, neither the device nor a
+        candidate is blamed."""
         commands: list[Command] = [Log("warning", f"device {event.device_id}: {event.detail}")]
         if event.hangs:
             commands.append(RestartDevice(event.device_id))
@@ -212,8 +212,8 @@ class MeasureStage:
     def lost(
         self, device_id: str, batch: Sequence[Trial], suspect: Trial | None, detail: str, now: float
     ) -> list[Command]:
-        """Requeue ``batch`` of a lost device. ``suspect``: the trial that it was running; None where it ran none, or
-        that is unknown."""
+        """Requeue ``batch`` of a lost device. ``suspect``: the trial that it was running; None if it ran none, or if it
+        is not known which."""
         lane = self.leases.lanes[device_id]
         self.leases.end(lane)
         lane.detail = detail
@@ -236,8 +236,8 @@ class MeasureStage:
         return RecordFailure(poison.candidate, Measurement(Outcome.RUN_ERROR, detail=text))
 
     def _requeue_killed(self, device_class: str, trials: Iterable[Trial], what: str, detail: str) -> None:
-        """Requeue trials over which a process was ended from outside, behind all others: none of those waits for them.
-        From the second time on each is measured alone, and in the end given up."""
+        """Requeue trials whose process was ended from outside behind all others, so that no other trial waits for them.
+        From the second time on each is measured alone, and in the end it is given up."""
         back = []
         for trial in trials:
             trial.kills += 1

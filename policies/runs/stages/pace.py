@@ -1,8 +1,9 @@
-"""The pace of a run: how long its steps take lately, and the work under way that follows (Little's law).
+"""The pace of a run: how long its steps have taken lately, and how much work should therefore be under way (Little's
+law).
 
-A device is kept busy by two batches, one on it and one ready for it, and by what is on the way to it: what it measures
-in the seconds that a proposal and a build take. So what is under way for a class grows with the number of its devices
-and with their speed, and a batch is as long as a window should be in seconds, however slow the device.
+A device is kept busy by two batches, one on it and one ready for it, and by the candidates on their way to it: as many
+as it measures in the seconds that a proposal and a build take. So the work under way for a class grows with the number
+and the speed of its devices. A batch is as long as a window should be in seconds, however slow the device is.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Iterable
 
 from policies.runs.plan import InFlightLimits
 
-# Of a proposal and of a build, while none has ended.
+# Assumed seconds of a proposal and of a build while none has ended.
 _FIRST_SECS = 0.5
-# How much the last observation counts.
+# Weights of the last observation.
 _OF_DEVICE, _OF_CLASS, _OF_STAGE = 0.3, 0.1, 0.1
-# So many grants make up what is under way: smaller ones know more of what came back.
+# Number of grants that make up the work under way: a smaller grant is based on more recent results.
 _GRANTS = 8
 
 
@@ -24,17 +25,18 @@ _DEVICES_A_SEARCHER = 64
 
 
 def searchers(devices: int) -> int:
-    """Return the number of searchers for so many devices, if there are as many tasks and cores."""
+    """Return the number of searchers for this number of ``devices``, if there are as many tasks and cores."""
     return max(1, math.ceil(devices / _DEVICES_A_SEARCHER))
 
 
 def builders_at_first(devices: int) -> int:
-    """Return the number of builders that so many devices may keep busy before their speed is known."""
+    """Return the number of builders that this number of ``devices`` may keep busy before their speed is known."""
     return Pace(InFlightLimits(), ("",)).under_way("", devices)
 
 
 class Pace:
-    """Seconds are averages that forget; those of a class stand for a device that has measured nothing yet."""
+    """Moving averages of the seconds of each step. The average of a class stands for a device that has measured nothing
+    yet."""
 
     def __init__(self, flow: InFlightLimits, classes: Iterable[str]) -> None:
         self._flow = flow
@@ -47,21 +49,21 @@ class Pace:
             self.add(device_class)
 
     def add(self, device_class: str) -> None:
-        """A class more, of which nothing is known."""
+        """Add a class of which nothing is known."""
         self._propose_secs[device_class] = self._build_secs[device_class] = _FIRST_SECS
 
     # What was seen ---------------------------------------------------------------------------------------------------
 
     def proposed(self, device_class: str, secs: float) -> None:
-        """A proposal for a task of this class took so long."""
+        """Note the seconds of a proposal for a task of this class."""
         self._propose_secs[device_class] += _OF_STAGE * (secs - self._propose_secs[device_class])
 
     def built(self, device_class: str, secs: float) -> None:
-        """A build took so long, without its time in the queue."""
+        """Note the seconds of a build, without its time in the queue."""
         self._build_secs[device_class] += _OF_STAGE * (secs - self._build_secs[device_class])
 
     def measured(self, device_id: str, device_class: str, candidates: int, secs: float) -> None:
-        """A batch of so many ``candidates`` took so long on the device."""
+        """Note the seconds of a batch of this number of ``candidates`` on the device."""
         if candidates < 1 or not secs > 0:
             return
         each = secs / candidates
@@ -79,21 +81,25 @@ class Pace:
         return self._class_secs.get(device_class, self._first_secs)
 
     def batch(self, device_id: str, device_class: str) -> int:
-        """Candidates with which a window of the device is nearest to its length, at least one."""
+        """Return the number of candidates with which a window of the device comes nearest to its intended length, at
+        least 1."""
         return self._fitting(self._device_secs.get(device_id, self.candidate_secs(device_class)))
 
     def least_batch(self, device_class: str) -> int:
-        """Candidates for which a batch is begun while more are being built."""
+        """Return the least number of candidates with which a batch begins while more are being built."""
         return min(self._flow.least_batch, self._fitting(self.candidate_secs(device_class)))
 
     def under_way(self, device_class: str, devices: int) -> int:
-        """Candidates that may be under way for a class of which so many ``devices`` can work."""
-        # A grant more than is needed: it comes at once, and is asked for when there is room for all of it.
+        """Return the number of candidates that may be under way for a class of which this number of ``devices`` can
+        work."""
+        # One grant more than is needed: a grant comes as a whole, and is asked for only when there is room for all of
+        # it.
         needed = self._needed(device_class, devices)
         return max(self._flow.in_flight, needed + self._grant_of(needed))
 
     def grant(self, device_class: str, devices: int) -> int:
-        """Candidates to ask for at once: an eighth of what is needed."""
+        """Return the number of candidates to ask for at once: an eighth of what is needed, within the limits of a
+        grant."""
         return self._grant_of(self._needed(device_class, devices))
 
     def _grant_of(self, needed: int) -> int:
@@ -102,7 +108,7 @@ class Pace:
 
     def _needed(self, device_class: str, devices: int) -> int:
         if device_class not in self._class_secs:
-            return devices * self._flow.first_batch  # more, and a slow device would have to do with it for long
+            return devices * self._flow.first_batch  # with more, a slow device would be busy for long
         secs = self.candidate_secs(device_class)
         on_the_way = (self._propose_secs[device_class] + self._build_secs[device_class]) / secs
         return math.ceil(devices * (2 * self._fitting(secs) + on_the_way))

@@ -14,7 +14,8 @@ from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, has_co
 
 
 class Proposals:
-    """Proposals of the ``tasks``. ``most_lost``: a task is finished once so many are lost over it in a row."""
+    """Takes in proposals for the ``tasks``. ``most_lost``: number of proposals lost in a row over a task at which it is
+    finished."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Proposals:
         """Queue the builds of new candidates, and of the oracle of their task before its first candidate."""
         task = self._tasks[event.task_id]
         self._granting.answered(event.task_id, now)
-        # Without a candidate, nothing new was found in a space that is nearly exhausted.
+        # A proposal without a candidate has found nothing new in a space that is nearly exhausted.
         task.proposed(event.number, is_tuning, event.exhausted or not event.candidates)
         if not is_tuning:
             return []
@@ -43,12 +44,13 @@ class Proposals:
             expected = f"and so will the next one ({event.predicted_gain:.2%} expected)"
             return self._finisher.finish(task, f"converged: {gains}, {expected}")
         if task.oracle is not OracleState.FAILED:
-            # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
+            # A restarted searcher knows the records that were durable when it read them, but no candidates under way or
+            # recorded since.
             fresh = [each for each in event.candidates if not task.candidates.knows(each.id)]
             if fresh and task.oracle is OracleState.NOT_BUILT:
                 task.oracle_begun()
                 self._builds.add(OracleBuild(task.task))
-                best = task.ranking.best  # of an earlier run: others are to meet it
+                best = task.ranking.best  # of an earlier run: new candidates are to meet it
                 if best is not None and best.id not in task.candidates.artifacts:
                     self._builds.add(Trial(task.task, best, is_finalist=True))
             for candidate in fresh:

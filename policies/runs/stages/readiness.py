@@ -18,7 +18,7 @@ from policies.runs.times.timers import Timers
 
 
 class Readiness:
-    """Checks of the devices that have no work, and their places among the idle ones of ``leases``."""
+    """Checks the devices that have no work, and enters those that are ready as idle devices in ``leases``."""
 
     def __init__(self, plan: RunPlan, fleet: Fleet, leases: Leases, patience: ClassPatience, timers: Timers) -> None:
         self._plan = plan
@@ -29,11 +29,11 @@ class Readiness:
         self._tuning = True
 
     def end_tuning(self) -> None:
-        """Probe devices that work no more, and end the run for no missing device."""
+        """From now on, do not probe devices that work, and do not end the run for a missing device."""
         self._tuning = False
 
     def look_at(self, device_id: str, now: float) -> list[Command]:
-        """Take one step of a device that has no work: a check, or its place among the idle ones."""
+        """Take the next step for a device that has no work: check it, or enter it as idle."""
         lane = self._leases.lanes[device_id]
         if lane.work is not Work.NOTHING:
             return []
@@ -92,8 +92,8 @@ class Readiness:
         return [*commands, *self._give_up_if_hopeless(lane, now)]
 
     def measured(self, lane: Lane, is_hot: bool, now: float) -> list[Command]:
-        """Note whether heat lowered the clock at the end of a batch, and let the device cool down. Returns what is told
-        of it."""
+        """Note whether heat lowered the clock at the end of a batch, and let the device cool down. Return the log lines
+        about it."""
         lane.hot_batches = lane.hot_batches + 1 if is_hot else 0
         secs = cooling.rest_secs(lane.hot_batches)
         if not secs:
@@ -103,8 +103,8 @@ class Readiness:
         return [Log("info", f"device {lane.device_id} is hot: it cools down for {secs:g} s")]
 
     def interrupted(self, lane: Lane, detail: str, now: float) -> None:
-        """Note that the process that owns the device was ended from outside. A device with which that happens again and
-        again counts as lost: its quarantines grow longer and longer."""
+        """Note that the process that owns the device was ended from outside. If that happens again and again, the
+        device counts as lost, and its quarantines grow longer and longer."""
         lane.interruptions += self._fleet[lane.device_id].connectivity is Connectivity.ONLINE
         often = lane.interruptions > self._plan.flow.kills
         self._fleet.happened(lane.device_id, health.Lost(detail) if often else health.OwnerEnded(detail), now)

@@ -12,7 +12,7 @@ from policies.runs.tasks import TaskTrials, Trial
 
 
 class TaskFinisher:
-    """Ends of the ``tasks``, with their builds and their queued candidates."""
+    """Ends the ``tasks`` and candidates, and drops their builds and queued candidates."""
 
     def __init__(self, tasks: Mapping[str, TaskTrials], builds: BuildStage, queue: BuiltQueue) -> None:
         self._tasks = tasks
@@ -51,6 +51,6 @@ class TaskFinisher:
             lambda job: job.task.id == task_id and not (isinstance(job, Trial) and job.is_finalist)
         )
         dropped += [job for job in jobs if isinstance(job, Trial)]
-        # What a builder works on, or a failure that is being recorded, stays under way until it ends.
+        # A candidate that a builder works on, or whose failure is being recorded, stays under way until that ends.
         unwanted = task.drop(trial.candidate.id for trial in dropped)
         return [DropArtifacts(unwanted), *self.finish(task, reason)]

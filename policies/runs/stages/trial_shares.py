@@ -9,14 +9,14 @@ from fractions import Fraction
 def share_of_each_task(
     limit: int, tasks: Mapping[str, int], used: Mapping[str, int], sharing: Collection[str]
 ) -> Fraction:
-    """Return the share of each task of the classes that share a limit; 0 where nothing is left of it.
+    """Return the share of each task of the classes that share a limit; 0 if nothing is left of it.
 
     Args:
-        limit: of all trials.
+        limit: limit of all trials.
         tasks: number of tasks, by class.
         used: trials that are made, given up and under way, by class.
-        sharing: classes that can still use trials. One that has used more than its share, before another class joined
-            or in an earlier run, keeps it, and the others share the rest.
+        sharing: classes that can still use trials. A class that has used more than its share, before another class
+            joined or in an earlier run, keeps it, and the others share the rest.
     """
     names = {name for name in sharing if tasks[name]}
     while names:

@@ -1,4 +1,4 @@
-"""Timers of a run: names that are looked at again at a second of the run."""
+"""Timers of a run: names that are due at a second of the run."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import heapq
 
 
 class Timers:
-    """Names, each with the seconds at which it is to be looked at; a name may have several."""
+    """Names, each with the second of the run at which it is due. A name may have several."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
         self._pending: set[tuple[float, str]] = set()
 
     def at(self, secs: float, name: str) -> None:
-        """Look at ``name`` at ``secs``. To compare with this very number later is safe; with a difference it is not."""
+        """Make ``name`` due at ``secs``. Code that is woken may compare ``now`` with this very number, but not with a
+        difference, which may be rounded."""
         if (secs, name) not in self._pending:
             self._pending.add((secs, name))
             heapq.heappush(self._heap, (secs, name))
 
     def due(self, now: float) -> list[str]:
-        """The names whose time has come, each once, and forgotten here."""
+        """Remove the names whose time has come, and return each once."""
         names: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)

@@ -1,7 +1,7 @@
 """The usage of the devices of a run: what they do with their time, and so what bounds the run.
 
-Every second of a device that can work is measuring, or waiting for something. Of what a class waits for most, more
-would make the run faster; a class that hardly waits is limited by its devices themselves.
+Every second of a device that can work is spent on measuring, or on waiting for something. More of what a class waits
+for most would make the run faster. A class that hardly waits is limited by its devices themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FORGET_SECS = 20.0
 
 
 class Usage:
-    """Device seconds by class and by what they were used for, of the whole run and lately."""
+    """Device seconds by class and by their use, of the whole run and of its last seconds."""
 
     def __init__(self, classes: Iterable[str]) -> None:
         self._whole: dict[str, dict[DeviceTime, float]] = {}
@@ -30,7 +30,7 @@ class Usage:
             times[device_class] = dict.fromkeys(DeviceTime, 0.0)
 
     def count(self, secs: float, devices: Mapping[str, Mapping[DeviceTime, int]]) -> None:
-        """Count so many seconds of every device. ``devices``: number of devices by class and by what they did."""
+        """Count ``secs`` seconds of every device. ``devices``: number of devices by class and by what they did."""
         kept = math.exp(-secs / _FORGET_SECS)
         for device_class, counts in devices.items():
             lately, whole = self._lately[device_class], self._whole[device_class]
@@ -41,7 +41,7 @@ class Usage:
                 whole[what] += count * secs
 
     def recount(self, device_class: str, what: DeviceTime, secs: float) -> None:
-        """Count seconds of leases, which were counted as measuring, as what they were instead."""
+        """Move seconds of leases that were counted as measuring to their real use, ``what``."""
         for times in (self._lately[device_class], self._whole[device_class]):
             moved = min(secs, times[DeviceTime.MEASURE])
             times[DeviceTime.MEASURE] -= moved
@@ -49,12 +49,13 @@ class Usage:
 
     @property
     def lately(self) -> dict[str, dict[str, float]]:
-        """Shares of the devices' time by class, those of about the last half minute; none where no time has passed."""
+        """Shares of the devices' time by class in about the last half minute. A class without any counted time is left
+        out."""
         return _shares(self._lately)
 
     @property
     def whole(self) -> dict[str, dict[str, float]]:
-        """:attr:`lately`, of all the time in which candidates were searched."""
+        """:attr:`lately`, but of all the time in which the run was tuning."""
         return _shares(self._whole)
 
 

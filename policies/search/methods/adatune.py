@@ -27,6 +27,6 @@ ADATUNE: Method = replace(
 )
 """AdaTune, Algorithm 1 and appendix A: batches of 32, a random forest of 10 trees with max_features 10, equations 1 and
 2 in AutoTVM's diversity objective, equation 3 over 20 random plans, the adaptive evaluator of section 4.1; everything
-else AutoTVM's. Not as in the paper: its forest learns the logarithm of seconds, as all models here do, and so the
-improvement that it expects is a ratio; a measurement's cost is the median of its micro-batches, not the mean of its
+else is AutoTVM's. Differences from the paper: the forest learns the logarithm of seconds, as all models here do, so
+that the expected improvement is a ratio; a measurement's cost is the median of its micro-batches, not the mean of its
 runs; and the deviation is the spread of the trees (:mod:`policies.cost_models.forest`)."""

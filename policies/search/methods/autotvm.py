@@ -30,6 +30,7 @@ AUTOTVM = Method(
 """AutoTVM, Algorithm 1 and appendix A.3: batches of 64 (``b_GBT``), 128 chains of at most 500 steps (``n_sa``,
 ``step_sa``), epsilon 0.05, the rank objective of equation 2, equation 3 among the best ``lambda * b``; every candidate
 is measured to the end, with the 500 runs that AdaTune's comparison gives it. Open in the paper: lambda (figure 6 tries
-1, 2 and 4: 2 here), alpha (0.1: a candidate of new components alone gains a tenth of the best score), and tasks, which
-it tunes one by one: in turn here. A template is one space: our sketches compete as one.
+1, 2 and 4; here it is 2), alpha (here 0.1: a candidate whose components are all new gains a tenth of the best score),
+and the order of tasks: the paper tunes them one by one, here they take turns. A template is one space, so our sketches
+compete as one.
 """

@@ -13,7 +13,7 @@ from policies.search.methods.method import Method
 from policies.search.trainer import Training
 
 _PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "tasks": ("an allocation of trials to tasks (policies.search.bandits)", ("name", "pick")),
+    "tasks": ("an allocation of trials to tasks (policies.search.bandits)", ("name", "pick", "first")),
     "sketches": ("an allocation of trials to sketches (policies.search.allocation)", ("name", "joint", "shares")),
     "generator": ("a generator (policies.search.generators)", ("name", "with_analyzer", "offer")),
     "acquisition": ("an acquisition (policies.search.acquisition)", ("name", "__call__", "energy")),
@@ -35,10 +35,10 @@ _CLASSES: Mapping[str, tuple[type, ...]] = {
 
 
 def checked(method: object, origin: str) -> Method:
-    """The method, if it is one and every part can do its work; UserError else.
+    """Return the method, if it is one and every part can do its work. Raise UserError otherwise.
 
     Args:
-        method: what a user gave.
+        method: the value that a user gave.
         origin: where it comes from, for the message.
     """
     if not isinstance(method, Method):

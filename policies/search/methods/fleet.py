@@ -1,4 +1,4 @@
-"""Ours."""
+"""The method of fleet-tune."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ FLEET = Method(
     batch=8,
     starts_from="pretrained",
 )
-"""Pruner's draft on what is known; a Gaussian process on the task's own records, which starts from a model of other
-tasks' records and that from the analyzer (AutoTVM's equation 4); AdaTune's expected improvement, Bansor's bandits;
-batches of 8, because nothing waits for a round to end. For half of a batch all sketches compete. Nothing is drawn at
-random unless the draft has too few.
+"""Pruner's draft, informed by the records; a Gaussian process on the task's own records, which starts from a model of
+other tasks' records, which starts from the analyzer (AutoTVM's equation 4); AdaTune's expected improvement; Bansor's
+bandits; batches of 8, because nothing waits for a round to end. For half of a batch all sketches compete. No candidate
+is drawn at random unless the draft has too few.
 
-Where its numbers come from: trials without each, relative to the method as it is, among recorded candidates of the six
-development sets, and the interval of 90% of resampled tasks (docs/lab/search.md, 'Five rules of fleet taken out'):
+Where its numbers come from: the trials needed without each part, relative to the whole method, among recorded
+candidates of the six development sets, and the interval of 90% of resampled tasks (docs/lab/search.md, 'Five rules of
+fleet taken out'):
 
 - C = 0.2 over the sketches: with the 0.3 of Bansor 1.028 (1.009 to 1.051).
 - ``prior_visits`` 1: without 1.014 (0.993 to 1.036); on six other sets, in an earlier version, 1.054 (1.013 to 1.107).

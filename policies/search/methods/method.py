@@ -47,7 +47,7 @@ class Method:
     """True if the bandits count rounds and choose a sketch for a whole one (Ansor, Bansor); else they count trials and
     choose a sketch for each."""
     starts_from: str = ""
-    """Name of the model of fleet-tune's own that it starts from if that applies; empty for none."""
+    """Name of fleet-tune's own model that the method starts from if that model applies; empty for none."""
 
     @property
     def views(self) -> tuple[str, ...]:

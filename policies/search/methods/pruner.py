@@ -31,11 +31,11 @@ PRUNER = Method(
 )
 """Pruner, Algorithm 1, section 4 and its code: a genetic search on the symbol-based analyzer (population 1,536, two
 steps, mutation 0.85) drafts 512 candidates, 50 random ones join them (line 10; the paper gives no number, its code
-wants 50 of them at least), PaCM verifies them all, rounds of ten measurements of which a tenth is random, Ansor's
-gradient over the tasks. The draft is new each round (its code renews it every second one), and is not bred further on
+wants at least 50), PaCM verifies all of them, rounds of ten measurements of which a tenth is random, Ansor's gradient
+over the tasks. The draft is new each round (the paper's code renews it every second round), and is not bred further on
 the cost model. PaCM reads the paper's features, ours with ``pruner:pacm-analyzer``. The analyzer is ours, without its
-calibration: on CUDA equation 1 with a limited L0 term and the start of each kernel, on CPUs a model of its own; with
-``pruner:equation-1`` equation 1 as it is published."""
+calibration: on CUDA equation 1 with a bounded L0 term and the start of each kernel, on CPUs a model of its own. With
+``pruner:equation-1`` it is equation 1 as published."""
 
 MOA_PRUNER: Method = replace(
     PRUNER,
@@ -45,4 +45,4 @@ MOA_PRUNER: Method = replace(
     starts_from="pretrained-pacm",
 )
 """Pruner with section 4.3. Its first siamese model is a pre-trained PaCM: that of ``--transfer-from``, else on x86 CPUs
-the one that comes with fleet-tune; without one it is what the first training makes."""
+the one that comes with fleet-tune. Without one it is the result of the first training."""

@@ -27,14 +27,14 @@ _ROUNDS = re.compile(r"rounds-([1-9]\d{0,3})")
 
 
 def method_named(name: str) -> Method:
-    """The method of this name; UserError for an unknown one.
+    """Return the method of this name. Raise UserError for an unknown one.
 
-    A name may go on with a cost model that replaces the method's own, with ``offline``, and with an evaluator
+    A name may continue with a cost model that replaces the method's own, with ``offline``, and with an evaluator
     (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:boosted``, ``pruner:offline``, ``ansor:pacm:offline``,
-    ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 as it is published.
-    ``ansor:rounds-10`` has rounds of ten trials, and ``ansor:joint`` lets candidates of all sketches compete in each
-    round, as Ansor's code does. Such a method has the whole name. With another model, or with one that is never
-    trained, it does not start from a shipped model by itself.
+    ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 as published. ``ansor:rounds-10`` has
+    rounds of ten trials, and ``ansor:joint`` lets candidates of all sketches compete in each round, as Ansor's code
+    does. The name of such a method is the whole string. With another model, or with one that is never trained, the
+    method does not start from a shipped model by itself.
     """
     base, *changes = name.split(":")
     choose = f"choose one of: {', '.join(METHOD_NAMES)}"
@@ -72,9 +72,9 @@ def method_named(name: str) -> Method:
 
 
 def with_model(method: Method, model: CostModelEntry | None, name: str, *, offline: bool = False) -> Method:
-    """A method under another name with another cost model (None: its own), or with one that is never trained.
+    """Return the method under another name, with another cost model (None: its own), or with one that is never trained.
 
-    ValueError for a method without a cost model.
+    Raise ValueError if the method has no cost model.
     """
     if method.training is None:
         raise ValueError(f"the method '{method.name}' has no cost model to replace")
@@ -83,7 +83,7 @@ def with_model(method: Method, model: CostModelEntry | None, name: str, *, offli
     if model == method.training.model and not offline:
         return replace(method, name=name)
     if model is not None:
-        training = replace(training, model=model, alone=False)  # a setting of the method's own model
+        training = replace(training, model=model, alone=False)  # alone is a setting of the method's own model
     return replace(method, name=name, training=training, starts_from="")
 
 
@@ -104,8 +104,8 @@ def _variants(method: Method) -> list[str]:
 
 
 def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:
-    """The name by which :func:`method_named` finds a method with another model, or one that is not trained online.
-    UserError for an unknown model."""
+    """Return the name by which :func:`method_named` finds a method with another model, or with one that is not trained
+    online. Raise UserError for an unknown model."""
     if ".py" in method and (model or offline):
         raise UserError(
             "--cost-model and --offline-model change a method of fleet-tune, not one in a file",

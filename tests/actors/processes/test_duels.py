@@ -73,13 +73,23 @@ def test_who_is_slower_ranks_behind_the_incumbent() -> None:
     assert even.rank_secs == 9.0
 
 
-def test_a_checked_challenger_is_not_checked_again_and_time_ends_a_duel() -> None:
+def test_seconds_decide_a_duel_whose_time_is_up_before_it_is_decided() -> None:
+    """A checked challenger is not checked again."""
     device = Device()
     met = duel(device.measure, artifact(4), incumbent(4), artifact(2), StopRule(timeout_secs=2.0), verified=True)
     assert device.asked == [(4, 0.0), (2, 0.0)]
     assert met.measured.verified
-    assert met.measured.comparison is not None
-    assert not met.measured.comparison.faster
+    assert met.measured.comparison is None
+    assert (met.measured.run_secs, met.measured.stopped) == ((2.0,), "duel")
+
+
+def test_the_fastest_of_a_tournament_without_time_for_duels_is_the_champion() -> None:
+    finalists = [artifact(each) for each in (4, 2, 3, 1)]
+    device = Device()
+    found = tournament(device.measure, finalists, incumbent(4, rank_secs=4.0), StopRule(timeout_secs=2.0))
+    assert isinstance(found, dict)
+    assert sorted(found, key=lambda each: found[each].rank_secs) == [3, 1, 2]
+    assert device.order == [4, 2, 2, 3, 2, 1]  # each meets the fastest so far
 
 
 @pytest.mark.parametrize(("failing", "rival_failed"), [(4, True), (2, False)])

@@ -56,6 +56,8 @@ def test_what_is_no_better_is_given_up_at_once(mean: float) -> None:
 def test_without_time_the_incumbent_stays() -> None:
     found = judged([-0.7], out_of_time=True)
     assert found is not None
+    assert not found.is_decided
+    assert found is not None
     assert not found.faster
 
 

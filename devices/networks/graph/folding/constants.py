@@ -1,4 +1,4 @@
-"""Values of a network that depend on constants alone (masks, position tables, indices) become constants.
+"""Folding of values that depend on constants alone (masks, position tables, indices) into constants.
 
 Most single operators are folded with numpy during the rewrites (:mod:`devices.networks.graph.rewrites.rewriter`).
 Everything else that depends on constants alone is compiled as one function for this machine and run once: TVM's
@@ -20,7 +20,7 @@ from devices.networks.graph.folding.numpy_operators import MAX_BYTES
 from devices.networks.graph.ir.main_function import with_main_visited
 from devices.networks.graph.legalization.operators import LEGALIZED
 
-# A kernel reads and writes only its operands, and gives the same result each time.
+# A pure call: it reads and writes only its operands, and gives the same result each time.
 _KERNEL = "relax.call_tir"
 _NEVER = frozenset({"relax.call_pure_packed", "relax.call_dps_packed", "relax.call_tir_inplace"})
 
@@ -28,8 +28,8 @@ _NEVER = frozenset({"relax.call_pure_packed", "relax.call_dps_packed", "relax.ca
 def fold_constants(module: Any) -> Any:
     """Return ``module`` with the values that ``main`` computes from constants alone as constants."""
     main = module["main"]
-    known: dict[Any, Any] = {}  # what each variable that depends on constants alone is bound to, in order
-    read: dict[Any, None] = {}  # those that others read
+    known: dict[Any, Any] = {}  # value of each variable that depends on constants alone, in order
+    read: dict[Any, None] = {}  # variables that other values read
     for block in main.body.blocks:
         for binding in block.bindings:
             if _is_known(binding.value, known):
@@ -48,8 +48,9 @@ def fold_constants(module: Any) -> Any:
 
 
 def fold_lowered_constants(module: Any) -> Any:
-    """Return ``module`` with the kernels of constants alone computed, as far as ``main`` calls them. In a group of
-    operators, which becomes one kernel, TVM's fusion takes no tensor as a constant."""
+    """Return ``module`` with those kernels that ``main`` calls on constants alone replaced by their results. Calls
+    inside of groups of operators stay: in a group, which becomes one kernel, TVM's fusion accepts no constant
+    tensor."""
     groups = {
         variable: function
         for variable, function in module.functions.items()
@@ -98,7 +99,7 @@ def _bytes(variable: Any) -> int:
 
 
 def _computed(module: Any, known: dict[Any, Any], wanted: list[Any]) -> tuple[Array, ...]:
-    """Compute the values of ``wanted``, with the lowerings that the network's own kernels have."""
+    """Compute the values of ``wanted``, with the lowerings of the network's own kernels."""
     result = relax.Var("result", relax.TupleType([variable.ty for variable in wanted]))
     bindings = [relax.VarBinding(variable, value) for variable, value in known.items()]
     block = relax.DataflowBlock([*bindings, relax.VarBinding(result, relax.Tuple(wanted))])

@@ -13,7 +13,7 @@ from tvm.ir import Call
 from devices.networks.graph.ir.tensors import Array, axes_of, ints, shape_of
 
 MAX_BYTES = 64 << 20
-"""Size from which on a constant is not made of smaller ones: reading it could take longer than computing it."""
+"""Largest size of a constant that is made of smaller ones: reading a larger one could take longer than computing it."""
 
 
 def _elementwise(function: Callable[..., Array]) -> Callable[[Call, list[Array]], Array]:
@@ -104,8 +104,8 @@ _RESHAPES = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze", "r
 
 
 def evaluate(call: Call, operands: list[Array]) -> Array | None:
-    """Return the value of ``call`` on constant operands; None where it is too large, or its operator is not evaluated
-    here."""
+    """Return the value of ``call`` on constant operands. None if the value is too large, or the operator is not
+    evaluated here."""
     shape, name = shape_of(call), call.op.name
     if shape is None:
         return None
@@ -128,5 +128,5 @@ def evaluate(call: Call, operands: list[Array]) -> Array | None:
             return None
     except (NotImplementedError, ValueError, TypeError, AttributeError, ArithmeticError, LookupError):
         return None  # left to :func:`devices.networks.graph.folding.constants.fold_constants`
-    # A different type means that numpy and TVM disagree on the operator (type promotion): keep TVM's.
+    # A different type means that numpy and TVM disagree on the operator (type promotion): TVM computes it.
     return np.asarray(result, order="C") if str(result.dtype) == str(call.ty.dtype) and result.shape == shape else None

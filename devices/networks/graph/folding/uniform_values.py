@@ -1,8 +1,8 @@
-"""Values over dynamic dimensions that are one number everywhere: operators read the number instead.
+"""Uniform values over dynamic dimensions, which are one number everywhere: operators read the number instead.
 
     scores + where(arange(n) >= 0, 0, -inf)    ->    scores + 0
 
-Exported encoders have such masks, where none was given. For fixed shapes they are constants, and folded.
+Encoders that are exported without a mask have such masks. With fixed shapes they are constants, and folded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ELEMENT_WISE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide"
 
 def replace_uniform_values(module: Any) -> Any:
     """Return ``module`` with the operands of element-wise operators in ``main`` that are one number everywhere replaced
-    by the number, where the other operand has the shape of the result."""
+    by the number. The other operand must have the shape of the result."""
     analyzer = bound_analyzer(module["main"])
 
     def rule(builder: relax.BlockBuilder, call: Call) -> Any:
@@ -70,7 +70,7 @@ class _Values:
         self._analyzer = analyzer
 
     def number(self, value: Any) -> Number | None:
-        """Return the number that a value is everywhere; None where it is not known to be one."""
+        """Return the number that a value is everywhere. None if it is not known to be one number."""
         value = self._bound(value)
         if isinstance(value, GenericConst):
             array = array_of(value.value)
@@ -93,7 +93,7 @@ class _Values:
         return found.pop() if len(found) == 1 else None
 
     def _interval(self, value: Any) -> Interval | None:
-        """Return the least and the largest of integers; None where they are not known."""
+        """Return the least and the largest of a tensor's integers. None if they are not known."""
         value = self._bound(value)
         if isinstance(value, GenericConst):
             array = array_of(value.value)
@@ -113,7 +113,8 @@ class _Values:
         return None
 
     def _counted(self, start: Any, end: Any, step: Any) -> Interval | None:
-        """Return the interval of ``arange``. It may be empty: what is compared then does not matter."""
+        """Return the interval of ``arange``. The range may be empty; then the result of a comparison does not
+        matter."""
         if not isinstance(step, tirx.IntImm) or int(step) < 1:
             return None
         least, most = (self._analyzer.const_int_bound(each) for each in (start, end))

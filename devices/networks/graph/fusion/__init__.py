@@ -1,1 +1,1 @@
-"""Operators that become one kernel, or none: attention, products of one input, views."""
+"""Fusion of operators into one kernel, or into none: attention, products of one input, views."""

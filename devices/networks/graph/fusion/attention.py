@@ -2,9 +2,9 @@
 
     softmax(f(q @ transpose(k))) @ v
 
-and the copies around it: the slices, views and transposes that make ``q``, ``k`` and ``v`` of the results of products,
-and those of its own result. ``f`` is made of element-wise operators: a scale, a mask. The kernel reads its inputs where
-they are, and its scores stay in the cache (:mod:`devices.sketches.rules.attention`).
+and the copies around it: the slices, views and transposes that make ``q``, ``k`` and ``v`` from the results of
+products, and the copies of the attention's result. ``f`` consists of element-wise operators: a scale, a mask. The
+kernel reads its inputs where they are, and its scores stay in the cache (:mod:`devices.sketches.rules.attention`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from devices.sketches.rules.attention.rule import fits
 _PRODUCT = "relax.matmul"
 _VIEWS = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze"})
 _MOVES = _VIEWS | {f"relax.{name}" for name in ("permute_dims", "strided_slice", "concat")}
-# What may stand behind a move: rotary embeddings, scales, heads that share keys.
+# Operators that may follow a move: rotary embeddings, scales, heads that share keys.
 _POINTWISE = frozenset(f"relax.{name}" for name in ("multiply", "add", "negative", "broadcast_to", "repeat"))
 _ELEMENT_WISE = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "where", "tanh", "clip")
@@ -41,7 +41,7 @@ _ELEMENT_WISE = frozenset(
 
 
 def group_attention(module: Any) -> Any:
-    """Return ``module`` with each attention of ``main`` as a function of its own."""
+    """Return ``module`` with each attention of ``main`` in a function of its own."""
     guarded = with_exact_guards(module, lambda _: True)
     grouped = _Attentions(guarded["main"]).grouped_softmaxes()
     module = with_exact_guards(module, lambda number: number in grouped)  # in attention alone
@@ -54,14 +54,15 @@ class _Group:
     """Operators that become one function."""
 
     bindings: Sequence[Any]
-    """In program order. The last one is the result."""
+    """The bindings in program order. The last one is the result."""
 
     @property
     def result(self) -> Any:
         return self.bindings[-1].var
 
     def inputs(self) -> list[Any]:
-        """Return what it reads of others: variables, and constants that are no immediate numbers of a kernel."""
+        """Return its inputs: variables of other operators, and constants that a kernel cannot have as immediate
+        numbers."""
         own = {binding.var for binding in self.bindings}
         found: dict[Any, None] = {}
         for binding in self.bindings:
@@ -72,15 +73,15 @@ class _Group:
         return list(found)
 
     def extents(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the variables of its dynamic extents that are the extent of no input: ``n`` of a cache of ``n + 1``
-        columns."""
+        """Return the variables in its dynamic extents that are not themselves the extent of an input, such as ``n`` if
+        a cache has ``n + 1`` columns."""
         given = [extent for each in inputs for extent in _extents(each) or ()]
         used = [extent for each in self.bindings for extent in _extents(each.var) or ()]
         variables = {one for each in (*given, *used) if not isinstance(each, IntImm) for one in undefined_vars(each)}
         return sorted((each for each in variables if not any(each.same_as(one) for one in given)), key=str)
 
     def function(self, inputs: Sequence[Any]) -> Any:
-        """Return it as a function of its inputs, and of its other extents where there are some."""
+        """Return the group as a function of its inputs and, if there are any, of its other extents."""
         new: dict[Any, Any] = {each: relax.Var(f"x{at}", each.ty) for at, each in enumerate(inputs)}
         extents = self.extents(inputs)
         parameters = [*new.values(), *([relax.Var("extents", relax.ShapeType(extents))] if extents else [])]
@@ -107,9 +108,9 @@ class _Attentions:
         self._bound = {binding.var: binding for binding in self._bindings}
         self._readers: dict[Any, list[Any]] = defaultdict(list)
         self._moved: set[Any] = set()
-        """Variables whose elements are computed from those of others at other places, without sums."""
+        """Variables whose elements are computed from elements of other variables at other places, without sums."""
         self._taken: set[Any] = set()
-        """Variables of the attentions found so far: what is between two attentions belongs to the first."""
+        """Variables of the attentions found so far. Operators between two attentions belong to the first."""
         for binding in self._bindings:
             read = relax.analysis.free_vars(binding.value)
             for variable in read:
@@ -121,7 +122,7 @@ class _Attentions:
             self._readers[variable].append(None)
 
     def groups(self) -> list[_Group]:
-        """Return them, each found by its softmax."""
+        """Return the attentions, each found by its softmax."""
         found = (members for _, members in self._found())
         return [_Group([each for each in self._bindings if each.var in members]) for members in found]
 
@@ -141,7 +142,7 @@ class _Attentions:
         return found
 
     def _around(self, softmax: Any) -> set[Any]:
-        """Return the variables of the attention of a softmax; none where it is another softmax."""
+        """Return the variables of the attention of a softmax. Empty if the softmax belongs to no attention."""
         rank = len(_extents(softmax.var) or ())
         if int(softmax.value.attrs.axis) not in (-1, rank - 1):
             return set()
@@ -159,8 +160,8 @@ class _Attentions:
         return members
 
     def _guard(self, softmax: Any) -> list[Any]:
-        """Return the variables by which rows of nothing but -inf get weights of zero, as torch computes them, up to
-        those weights; none where there are none.
+        """Return the variables of the guard that gives weights of zero to rows of nothing but -inf, as torch computes
+        it. The last one is the guarded weights. Empty if there is no guard.
 
             where(not any(scores != -inf), 0, softmax(scores))
         """
@@ -187,7 +188,7 @@ class _Attentions:
         return [*found, where] if inside and _is_number(zeros, 0.0) else []
 
     def _product_of_weights(self, variable: Any, members: set[Any]) -> Any | None:
-        """Return the product that reads the weights, and add the views before it, and it, to ``members``."""
+        """Return the product that reads the weights. Add it and the views before it to ``members``."""
         while (reader := self._only_reader(variable, members)) is not None:
             members.add(reader.var)
             if operator_name(reader.value) == _PRODUCT:
@@ -198,7 +199,7 @@ class _Attentions:
         return None
 
     def _product_of_scores(self, variable: Any, members: set[Any]) -> Any | None:
-        """Return the product that the scores are computed from, and add what is between to ``members``."""
+        """Return the product that the scores are computed from. Add it and the operators after it to ``members``."""
         while variable in self._bound and variable not in self._taken and self._is_inside(variable, members):
             members.add(variable)
             binding = self._bound[variable]
@@ -214,7 +215,7 @@ class _Attentions:
         return None
 
     def _comes_from_product(self, variable: Any, size: tuple[int, tuple[str, ...]]) -> bool:
-        """Return true if so many elements are computed from those of a product, one by one."""
+        """Return true if ``variable`` has ``size`` elements that are computed element by element from a product."""
         while variable in self._bound and _size(variable) == size:
             call = self._bound[variable].value
             if operator_name(call) == _PRODUCT:
@@ -225,7 +226,7 @@ class _Attentions:
         return False
 
     def _add_copies_of(self, variable: Any, members: set[Any]) -> None:
-        """Add the copies of a value that nothing else reads."""
+        """Add the copies of a value, as long as nothing else reads the value or a copy."""
         while (reader := self._only_reader(variable, members)) is not None:
             if operator_name(reader.value) not in _VIEWS | {"relax.permute_dims"}:
                 break
@@ -233,8 +234,8 @@ class _Attentions:
             members.add(variable)
 
     def _add_what_makes(self, operands: Sequence[Any], members: set[Any]) -> None:
-        """Add what makes the operands of the products of others by moving elements, and nothing else reads. A bias is
-        left to the product before it."""
+        """Add the operators that make the products' operands by moving elements, if nothing else reads their results. A
+        bias is left to the product before it."""
         wanted = {each for each in operands if isinstance(each, relax.Var)}
         for binding in reversed(self._bindings):
             if binding.var not in wanted or binding.var in self._taken:
@@ -247,7 +248,8 @@ class _Attentions:
         return all(reader in members for reader in self._readers[variable])
 
     def _only_reader(self, variable: Any, members: set[Any]) -> Any | None:
-        """Return what reads a variable, where that is one operator outside of ``members`` and of other attentions."""
+        """Return the only reader of a variable outside of ``members``. None if there are several, or if it belongs to
+        another attention or is the function's result."""
         readers = [each for each in self._readers[variable] if each is None or each not in members]
         if len(readers) != 1 or readers[0] is None or readers[0] in self._taken:
             return None
@@ -266,10 +268,10 @@ def _is_number(expression: Any, number: float) -> bool:
 
 
 def _written(call: Call) -> Any:
-    """Return a call as the function has it.
+    """Return a call in the form that it has in the function.
 
-    Exported networks add a mask of zeros where no mask was given: these are the scores alone. ``scores == -inf``, of
-    the guard, is ``scores < lowest``: the lowest number is an immediate one.
+    Networks that were exported without a mask add a mask of zeros: the sum becomes the scores alone. The guard's
+    ``scores == -inf`` becomes ``scores < lowest``: the lowest finite number can be an immediate.
     """
     name = operator_name(call)
     if name == "relax.equal":
@@ -283,7 +285,7 @@ def _written(call: Call) -> Any:
 
 
 def _arguments(value: Any) -> list[Any]:
-    """Return the arguments of a call, those in tuples one by one; a variable itself."""
+    """Return the arguments of a call, with tuples flattened. For a variable, return the variable."""
     given = value.args if isinstance(value, Call) else [value]
     return [each for one in given for each in (one.fields if isinstance(one, relax.Tuple) else [one])]
 
@@ -295,12 +297,12 @@ def _renamed(argument: Any, new: Mapping[Any, Any]) -> Any:
 
 
 def _is_immediate(constant: GenericConst) -> bool:
-    """Return true for a number that TVM writes into a kernel: a finite one."""
+    """Return true for a finite scalar, which TVM writes into a kernel as an immediate."""
     return not shape_of(constant) and bool(np.isfinite(array_of(constant.value).astype(np.float64)))
 
 
 def _is_attention(scores: Any, result: Any, operands: Sequence[Any]) -> bool:
-    """Return true for products of float32 whose extents the kernel fits."""
+    """Return true for products of float32 whose extents fit the kernel."""
     if any(not isinstance(each, relax.Var) or str(each.ty.dtype) != "float32" for each in operands):
         return False
     shapes = [_extents(each) for each in (scores, result, *operands)]
@@ -316,7 +318,7 @@ def _is_attention(scores: Any, result: Any, operands: Sequence[Any]) -> bool:
 
 
 def _extents(expression: Any) -> tuple[Any, ...] | None:
-    """Return the extents of a tensor, dynamic ones too; None where they are not known."""
+    """Return the extents of a tensor, dynamic ones too. None if they are not known."""
     kind = expression.ty
     if not isinstance(kind, relax.TensorType) or not isinstance(kind.shape, relax.ShapeExpr):
         return None
@@ -330,7 +332,7 @@ def _are_equal(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
 
 
 def _size(expression: Any) -> tuple[int, tuple[str, ...]]:
-    """Return the number of elements of a tensor: a number, and the dynamic extents that it is multiplied by."""
+    """Return the number of elements of a tensor: the product of the fixed extents, and the dynamic extents."""
     extents = _extents(expression) or ()
     dynamic = sorted(str(each) for each in extents if not isinstance(each, IntImm))
     return prod(int(each) for each in extents if isinstance(each, IntImm)), tuple(dynamic)

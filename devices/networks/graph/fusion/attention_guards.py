@@ -3,8 +3,8 @@
     where(isnan(softmax(scores)), 0, softmax(scores))        as torch writes it into ONNX
     where(not any(scores != -inf), 0, softmax(scores))       as torch computes it
 
-Both are 0 where a mask hides all columns. Where a score is NaN or infinite the first is 0 and the second NaN, as it is
-in the module that was exported.
+Both are 0 if a mask hides all columns. If a score is NaN or infinite, the first form gives 0 and the second NaN, as in
+the exported module.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SOFTMAX = "relax.nn.softmax"
 
 
 def with_exact_guards(module: Any, is_wanted: Callable[[int], bool]) -> Any:
-    """Return ``module`` with guards of the first form in the second one, after the softmaxes that are wanted: by their
-    numbers in program order."""
+    """Return ``module`` with guards of the first form changed to the second, after those softmaxes that ``is_wanted``
+    accepts by their number in program order."""
     numbers: dict[Any, int] = {}
     """The number of each softmax, by its scores."""
     numbered = itertools.count()
@@ -36,7 +36,7 @@ def with_exact_guards(module: Any, is_wanted: Callable[[int], bool]) -> Any:
         return softmax
 
     def guarded(builder: relax.BlockBuilder, variable: Any) -> Call | None:
-        """Return the softmax that a variable is, if it is wanted."""
+        """Return the softmax that a variable is bound to, if it is wanted."""
         softmax = builder.lookup_binding(variable) if isinstance(variable, relax.Var) else None
         if softmax is None or operator_name(softmax) != SOFTMAX or not _is_along_the_last(softmax):
             return None
@@ -60,7 +60,7 @@ def _is_along_the_last(softmax: Call) -> bool:
 
 
 def _hides_all(builder: relax.BlockBuilder, scores: Any) -> Any:
-    """Return true for each row, along the last axis, of nothing but -inf."""
+    """Return, for each row along the last axis, whether all of it is -inf."""
     lowest = builder.emit(relax.op.equal(scores, relax.const(np.float32(-math.inf), str(scores.ty.dtype))))
     others = builder.emit(relax.op.astype(builder.emit(relax.op.logical_not(lowest)), "int8"))
     any_other = builder.emit(relax.op.max(others, axis=[-1], keepdims=True))

@@ -1,8 +1,8 @@
-"""The extents that a group of operators takes, in one form.
+"""One form for the extents that a group of operators takes.
 
-A group of operators takes an extent that none of its tensors has: as a number, if an operator reads it, and as a part
-of a shape, if it is an extent of a result alone. TVM's fusion fails at a group that has both: ``past`` and ``tokens``
-of ``arange(tokens) + past``.
+A group of operators takes as arguments the extents that none of its tensors has. Such an argument is a number if an
+operator reads it, and a part of a shape if it is only an extent of a result. TVM's fusion fails on a group that has
+both, such as ``past`` and ``tokens`` in ``arange(tokens) + past``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from devices.networks.graph.ir.main_function import with_main_visited
 
 
 def join_group_extents(module: Any) -> Any:
-    """Return ``module`` whose groups that take extents in both forms take all of them as parts of one shape."""
+    """Return ``module`` with changed groups: a group that takes extents in both forms takes all of them as parts of one
+    shape."""
     found: dict[Any, _Group] = {}
     builder = relax.BlockBuilder(module)
     for variable, function in module.functions.items():
@@ -44,7 +45,7 @@ class _Group:
 
     function: Any
     numbers: Sequence[int]
-    """Places of the arguments that were extents as numbers."""
+    """Indices of the arguments that were extents as numbers."""
 
 
 @mutator

@@ -3,9 +3,9 @@
     x @ A + a, x @ B + b    ->    y = x @ [A B] + [a b];    y[..., :n], y[..., n:]
 
 One product of a wide matrix has more to run in parallel than several of narrow ones, and reads its input once. Its
-result is read through slices, so this is done where slices cost nothing: every reader must be a copy already (a
-transpose or a slice, also of a view), into which TVM fuses the slice. An element-wise reader would have been computed
-in the product's own kernel.
+result is read through slices, so this is done only if slices cost nothing: every reader must already be a copy (a
+transpose or a slice, also of a view), into which TVM fuses the slice. An element-wise reader would otherwise have been
+fused into the product's own kernel.
 
 TVM's CombineParallelMatmul matches weights that are variables, not constants, and takes all products of an input.
 """
@@ -49,7 +49,7 @@ class _Product:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Key that is equal for products that can be combined."""
+        """Key that is the same for products that can be combined."""
         return self.source, str(self.weight.ty.dtype), self.sums, str(self.end.ty.dtype)
 
 
@@ -78,7 +78,7 @@ def _products(main: Any) -> dict[tuple[Any, ...], list[_Product]]:
 
 
 def _product(binding: Any, readers: _Readers) -> _Product | None:
-    """Return the product that begins with ``binding``; None where there is none or it should stay alone."""
+    """Return the product that begins with ``binding``; None if there is none, or if it should stay alone."""
     call, end, bias = binding.value, binding.var, None
     if not _is(call, "relax.matmul") or not isinstance(call.args[0], relax.Var):
         return None
@@ -109,7 +109,7 @@ def _per_column(constant: Any, columns: int) -> bool:
 
 
 def _copies(reader: Any, readers: _Readers) -> bool:
-    """Return true if a reader only copies its input in another order, itself or through a view."""
+    """Return true if a reader, or the readers of its view, only copy the input in another order."""
     if reader is None:  # the result of the network
         return False
     if _is(reader.value, "relax.reshape"):

@@ -1,6 +1,6 @@
-"""A reshape of another kernel's result becomes a view of it, also where it is an output of the network.
+"""A reshape of another kernel's result becomes a view of it, even if the reshape is an output of the network.
 
-TVM's pass makes views inside of the network alone. At its end a kernel would copy the whole result.
+TVM's pass makes views only inside of the network. For an output, a kernel would copy the whole result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def make_output_views(module: Any) -> Any:
     """Return ``module``, lowered, with views for the kernels of ``main`` that only reshape and whose results are
     outputs.
 
-    Results with other readers stay, so that no two outputs share memory, nor an output and an input.
+    Results with other readers stay, so that outputs share memory neither with each other nor with an input.
     """
     main = module.get_global_var("main")
     function = module[main]

@@ -1,8 +1,8 @@
 """Names of a kernel's blocks that depend on the kernel alone.
 
-TVM calls some blocks after the variables of the network that they were made of (``lv63_red``), and numbers equal names
-as it meets them in the network. A workload's hash knows no names, but schedules find blocks by them: a record would fit
-the network that it was made with, and no other that has the same kernel.
+TVM names some blocks after the network's variables (``lv63_red``), and numbers equal names in the order of the network.
+A workload's hash does not depend on names, but schedules find blocks by name. So a record would fit only the network
+that it was made with, and no other network with the same kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"(_\d+)+$")
 
 
 def rename_blocks(function: Any) -> Any:
-    """Return ``function`` with its blocks named by what they do, equal names numbered from the first to the last."""
+    """Return ``function`` with its blocks named by what they do. Equal names are numbered in program order."""
     names: Counter[str] = Counter()
     body = _renamed(function.body, names)
     return function if body.same_as(function.body) else function.with_body(body)
@@ -35,7 +35,7 @@ def stable_name(name: str) -> str:
 
 
 def _renamed(statement: Any, names: Counter[str]) -> Any:
-    """Return the statement with new names; the statement itself where nothing changes."""
+    """Return the statement with new names. If nothing changes, return the statement itself."""
     if isinstance(statement, SBlockRealize):
         block = _renamed_block(statement.block, names)
         if not block.same_as(statement.block):

@@ -1,7 +1,7 @@
-"""The extents of a network with dynamic dimensions, simplified by what is known of it: its bounds.
+"""The extents of a network with dynamic dimensions, simplified by the bounds of these dimensions.
 
-A slice of the first ``n`` rows of 512 has ``min(n, 512)`` rows for TVM, which then knows no shape for a sum of them and
-``n`` others. Where ``n`` is at most 512, it has ``n``.
+For TVM, a slice of the first ``n`` rows of 512 has ``min(n, 512)`` rows, so that TVM cannot find the shape of its sum
+with ``n`` other rows. If ``n`` is known to be at most 512, the slice has ``n`` rows.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def dynamic_variables(function: Any) -> dict[str, Any]:
 
 
 def known(extent: Any) -> int:
-    """Return an extent as a number: 1 for a dynamic one, by which all that is compared with each other grows alike."""
+    """Return an extent as a number. It is 1 for a dynamic extent: quantities that are compared grow with it alike."""
     return extent if isinstance(extent, int) else int(getattr(extent, "value", 1))
 
 
 def not_over_dynamic(operator: str) -> UnsupportedNetworkError:
-    """Return the refusal of an operator that needs numbers for the extents of its tensors."""
+    """Return the error for an operator that needs numbers for the extents of its tensors."""
     return UnsupportedNetworkError(
         f"the operator {operator} cannot be compiled over a dynamic dimension",
         "give the dimension one extent: --shapes NAME=EXTENT",
@@ -48,20 +48,20 @@ def not_over_dynamic(operator: str) -> UnsupportedNetworkError:
 
 
 def numbers(operator: str, extents: Sequence[Any]) -> list[int]:
-    """Return the extents of a tensor of TVM or torch. Raises UnsupportedNetworkError where one is dynamic."""
+    """Return the extents of a tensor of TVM or torch. Raises UnsupportedNetworkError if one is dynamic."""
     if not all(isinstance(extent, tirx.IntImm | int) for extent in extents):
         raise not_over_dynamic(operator)
     return [int(extent) for extent in extents]
 
 
 def is_long(extent: Any) -> bool:
-    """Return true if an axis of this extent can have several places."""
+    """Return true if an axis of this extent can be longer than one."""
     return not isinstance(extent, tirx.IntImm | int) or int(extent) > 1
 
 
 def has_known_shape(kind: Any, dynamic: Sequence[Any]) -> bool:
-    """Return true if all extents of a Relax type's tensors are numbers or follow from the variables ``dynamic``; true
-    too for types that hold no tensor."""
+    """Return true if all extents of a Relax type's tensors are numbers or follow from the variables ``dynamic``. True
+    also for types that hold no tensor."""
     if isinstance(kind, relax.TupleType):
         return all(has_known_shape(field, dynamic) for field in kind.fields)
     if not isinstance(kind, relax.TensorType):
@@ -73,7 +73,7 @@ def has_known_shape(kind: Any, dynamic: Sequence[Any]) -> bool:
 
 
 def bounds(function: Any) -> dict[str, tuple[int, int]]:
-    """Return the least and the largest extent of each dynamic dimension, as the function's attributes have them."""
+    """Return the least and the largest extent of each dynamic dimension, from the function's attributes."""
     attributes = function.attrs or {}
     if _LOWER not in attributes or _UPPER not in attributes:
         return {}
@@ -82,8 +82,8 @@ def bounds(function: Any) -> dict[str, tuple[int, int]]:
 
 
 def largest_value(extent: Any, dimensions: Sequence[Dimension]) -> int | None:
-    """Return the largest value of an expression of variables that are called as these dimensions, or as products of
-    them; None where it has others too."""
+    """Return the largest value of an expression whose variables have the names of these dimensions, or of products of
+    them. None if it has other variables."""
     bounds = {each.name: each for each in dimensions}
     analyzer = Analyzer()
     for variable in undefined_vars(extent):
@@ -134,7 +134,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return call
 
     def _inbound(self, call: Call) -> Any:
-        """Return a slice that TVM need not clip, where its ends lie within its tensor."""
+        """Return the slice marked as one that TVM need not clip, if its ends provably lie within its tensor."""
         data, axes, begin, end, *strides = call.args
         shape = data.ty.shape
         backwards = any(not self._analyzer.can_prove(step > 0) for each in strides for step in each.fields)

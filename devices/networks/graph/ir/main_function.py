@@ -11,8 +11,8 @@ from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 CallRule = Callable[[relax.BlockBuilder, Call], Any]
-"""Rule of an operator: returns what takes the place of a call, whose operands have been visited; the call itself where
-nothing does. The builder may emit bindings before it."""
+"""Rule of an operator: returns the replacement of a call whose operands have been visited, or the call itself to keep
+it. The rule may emit bindings before it with the builder."""
 
 
 def replace_calls(module: Any, rules: Mapping[str, CallRule]) -> Any:
@@ -22,14 +22,14 @@ def replace_calls(module: Any, rules: Mapping[str, CallRule]) -> Any:
 
 
 def with_main_visited(module: Any, visitor: PyExprMutator) -> Any:
-    """Return ``module`` with ``main`` as the ``visitor``, which was made for the module, writes it."""
+    """Return ``module`` with ``main`` rewritten by the ``visitor``, which was made for the module."""
     main = module.get_global_var("main")
     visitor.builder_.update_func(main, visitor.visit_expr(module[main]))
     return visitor.builder_.get()
 
 
 def reads(value: Any) -> Iterator[Any]:
-    """Yield the variables that a bound value reads, each as often as it does."""
+    """Yield the variables that a bound value reads, each as often as it is read."""
     if isinstance(value, relax.Var):
         yield value
     elif isinstance(value, Call | relax.Tuple):

@@ -24,7 +24,7 @@ def axes_of(attrs: Any, rank: int) -> tuple[int, ...]:
 
 
 def shape_of(expression: Any) -> tuple[int, ...] | None:
-    """Return the static shape of a tensor expression; None where it has none."""
+    """Return the static shape of a tensor expression. None if it has none."""
     kind = expression.ty
     if not isinstance(kind, relax.TensorType) or kind.shape is None or not hasattr(kind.shape, "values"):
         return None
@@ -34,8 +34,8 @@ def shape_of(expression: Any) -> tuple[int, ...] | None:
 
 
 def extents_of(expression: Any) -> tuple[Any, ...] | None:
-    """Return the extents of a tensor expression: numbers, and expressions of TVM for dynamic ones. None where its shape
-    is not known."""
+    """Return the extents of a tensor expression: numbers, and TVM expressions for dynamic extents. None if its shape is
+    not known."""
     kind = expression.ty
     if not isinstance(kind, relax.TensorType) or kind.shape is None or not hasattr(kind.shape, "values"):
         return None
@@ -43,7 +43,7 @@ def extents_of(expression: Any) -> tuple[Any, ...] | None:
 
 
 def have_one_shape(one: Any, other: Any) -> bool:
-    """Return true if two tensor expressions have the same shape, whatever its dynamic extents are."""
+    """Return true if two tensor expressions have the same shape for all values of its dynamic extents."""
     first, second = extents_of(one), extents_of(other)
     if first is None or second is None or len(first) != len(second):
         return False

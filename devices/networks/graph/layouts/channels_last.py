@@ -1,21 +1,22 @@
-"""Layouts of convolutions: channels last (NHWC, weights HWIO, and their like), on CPUs and on CUDA, where that pays.
+"""Layouts of convolutions: channels last (NHWC, weights HWIO, and similar), on CPUs and on CUDA, where that pays.
 
 On a CPU the output channels are then the contiguous axis of input, weights and output: register-blocked kernels
 vectorise over them whatever the image size is. On CUDA neighbouring threads take neighbouring channels, so that all
 three are read and written in whole memory transactions, and the convolution has the form of a matrix product, which
-tensor-core sketches need. Both are also the forms that MetaSchedule's rules are written for; NCHW loses that on images
+tensor-core sketches need. MetaSchedule's rules are also written for these forms. NCHW loses these advantages on images
 of 7x7 and 14x14.
 
-A network pays for it where values change from one layout to the other: a deep one at its ends, one of a single
-convolution for each. On a Zen 5 a change of layout takes 20 ps a byte, and tuned convolutions (128 channels, 28x28) are
-1.14 to 1.2 times as fast with channels last, which is 0.3 ps an operation, a tenth of its time. A convolution that goes
-over its rows in steps of two uses only every other number of a vector in the original layout: it is twice as fast with
-channels last (ShuffleNet's first one, 3 to 24 channels: 43 us on one thread instead of 129).
+The cost is the change of layout: a deep network pays for it at its ends, a network with single convolutions for each of
+them. On a Zen 5 a change of layout takes 20 ps a byte, and tuned convolutions (128 channels, 28x28) are 1.14 to 1.2
+times as fast with channels last, which is 0.3 ps an operation, a tenth of its time. A convolution that goes over its
+rows in steps of two uses only every other number of a vector in the original layout: it is twice as fast with channels
+last (ShuffleNet's first one, 3 to 24 channels: 43 us on one thread instead of 129).
 
-So the convolutions of a network fall into *islands*: those that values reach from each other without a change of layout
-when all are channels last. An island whose convolutions do too little for the changes of layout at its borders keeps
-its layout (a depthwise convolution between products and attention; ShuffleNet's units: all its tuned kernels but the
-last product take 0.54 ms on one thread instead of 0.57); the others have channels last.
+So the convolutions of a network are divided into *islands*. When all convolutions are channels last, values pass
+between those of one island without a change of layout. If the convolutions of an island do too little work to pay for
+the changes of layout at its borders, it keeps its layout. Examples are a depthwise convolution between products and
+attention, and ShuffleNet's units: all its tuned kernels but the last product take 0.54 ms on one thread instead of
+0.57. The other islands have channels last.
 """
 
 from __future__ import annotations
@@ -41,25 +42,24 @@ _DESIRED_LAYOUTS = {
     "relax.nn.conv3d": ["NDHWC", "DHWIO"],
 }
 _CONVOLUTIONS = frozenset(_DESIRED_LAYOUTS)
-# Without a layout of its own an operator takes that of its input, and TVM cannot lower the transposed one then.
+# An operator that is not listed takes the layout of its input, and TVM cannot lower a transposed convolution then.
 _LAYOUTS_AS_GIVEN = {
     "relax.nn.conv1d": ["NCW", "OIW"],
     "relax.nn.conv2d": ["NCHW", "OIHW"],
     "relax.nn.conv3d": ["NCDHW", "OIDHW"],
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
 }
-# Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
-# puts transposes around every ReLU6.
+# Element-wise operators without a layout rule in TVM. Without one, ConvertLayout puts transposes around every ReLU6.
 _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
-# Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) changes their order. Without a rule they
+# Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) changes their order. Without a rule, they
 # get their inputs in the original layout.
 _WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
-# Time of an operation, relative to the time that channels last save of it.
+# Time of an operation, relative to the time that channels last saves on it.
 _OPERATION = 10
 
 
 def has_convolutions(main: Any) -> bool:
-    """Return true if ``main`` has operators that :func:`channels_last` is about."""
+    """Return true if ``main`` has convolutions that :func:`channels_last` changes."""
     return bool(_convolutions(main))
 
 
@@ -74,17 +74,17 @@ def channels_last(module: Any, apart: Container[int] = ()) -> Any:
 
 
 def gain(before: Any, after: Any) -> float:
-    """Return how much better ``after`` is, which is ``before`` in other layouts, in units of the time that channels
-    last save of an operation. At least 0 where it is worth its transposes."""
+    """Return how much faster ``after`` is than ``before``, the same network in other layouts. The unit is the time that
+    channels last saves on one operation. It is 0 or more if the saving is worth the transposes."""
     saved = sum(_saved(call) for call in _convolutions(after["main"]))
     return saved - WORTHWHILE * (moved_bytes(after["main"]) - moved_bytes(before["main"]))
 
 
 def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
-    """Return the positions, in the order of ``main`` of ``before``, of the convolutions whose islands in ``after``,
-    where they have channels last, do too little for the changes of layout at their borders.
+    """Return the positions, in the order of ``main`` of ``before``, of the convolutions that have channels last in
+    ``after``, but whose islands there do too little work for the changes of layout at their borders.
 
-    Empty where ``after`` has other convolutions, or has them in another order.
+    Empty if ``after`` has other convolutions, or has them in another order.
     """
     given, convolutions = (_convolutions(module["main"]) for module in (before, after))
     if [_work(call) for call in given] != [_work(call) for call in convolutions]:
@@ -102,7 +102,8 @@ def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
 
 
 class _Islands:
-    """The values of a function in sets that only transposes connect which move elements."""
+    """The values of a function, divided into islands. Only transposes that move elements lead from one island to
+    another."""
 
     def __init__(self, main: Any) -> None:
         self._above: dict[Any, Any] = {}
@@ -124,7 +125,7 @@ class _Islands:
                 self.borders[island] += _bytes(call.ty)
 
     def of(self, call: Call) -> Any:
-        """Return the island of a call's result; None for a call in a branch, which has no borders."""
+        """Return the island of a call's result. None for a call in a branch: it has no borders."""
         return self._root(self._island.get(call))
 
     def _root(self, value: Any) -> Any:
@@ -151,7 +152,7 @@ def _variables(expression: Any) -> Iterator[Any]:
 
 
 def _has_layout(kind: Any) -> bool:
-    """Return true if there is more than one order of elements: a vector has one, whatever shape it is given."""
+    """Return true if the elements can have more than one order. A vector has one order, whatever its shape."""
     if isinstance(kind, relax.TupleType):
         return any(_has_layout(field) for field in kind.fields)
     return isinstance(kind, relax.TensorType) and sum(is_long(extent) for extent in kind.shape.values) > 1
@@ -181,8 +182,8 @@ def _has_channels_last(convolution: Call) -> bool:
 
 
 def _saved(convolution: Call) -> float:
-    """Return what channels last save of a convolution that has them: its operations, and for each further step over its
-    rows the time of all of them."""
+    """Return the saving of a convolution that has channels last: its number of operations, plus the time of all of them
+    for each unit of its stride along the rows beyond one."""
     if not _has_channels_last(convolution):
         return 0
     step = int(convolution.attrs.strides[-1])

@@ -1,11 +1,12 @@
-"""Transposes move behind operators that do not care for the order of axes, where they meet others and vanish.
+"""Transposes move after operators that do not depend on the order of axes. There they meet other transposes and cancel
+out.
 
     f(transpose(x), transpose(y), constant)    ->    transpose(f(x, y, constant'))
 
 Convolutions that have channels last leave a transpose wherever a value is read in the original layout. A residual sum
-of values that all come from such transposes, as in ConvNeXt, needs none. Concatenations, slices and reshapes let them
-pass too, so that ShuffleNet's shuffles of channels need none. A reshape that merges axes which the transpose has moved
-together needs a smaller one before it.
+of values that all come from such transposes, as in ConvNeXt, needs none. Transposes pass concatenations, slices and
+reshapes too, so that ShuffleNet's shuffles of channels need none. If a reshape merges axes that the transpose has moved
+together, a smaller transpose is needed before it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ELEMENT_WISE = frozenset(
 
 
 def fold_transposes(module: Any) -> Any:
-    """Return ``module`` rewritten, with its transposes moved where that leaves fewer bytes to move."""
+    """Return ``module`` rewritten, with its transposes moved, if that leaves fewer bytes to move."""
     plain = rewrite(module)
     if not moved_bytes(plain["main"]):
         return plain
@@ -61,10 +62,11 @@ class _Transpose:
 
 @mutator
 class _TransposeMover(PyExprMutator):  # type: ignore[misc]
-    """Writes operators of transposed values as transposes of operators.
+    """Rewrites operators on transposed values as transposes of the operators' results.
 
-    ``through_merges``: true to move a transpose also through a reshape that merges axes which it has moved together,
-    and so needs another transpose before it. Heads of an attention are merged so, and nothing is gained.
+    ``through_merges``: true to also move a transpose through a reshape that merges axes which it has moved together.
+    That needs another transpose before the reshape. An attention merges its heads like this, and nothing is gained
+    there.
     """
 
     def __init__(self, module: Any, through_merges: bool) -> None:
@@ -119,12 +121,13 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
         )
 
     def _reshape(self, call: Call, found: _Transpose) -> Any:
-        """Split and merge axes of the source, of which merged ones are made neighbours before."""
+        """Split and merge axes of the source. Axes that are merged are made neighbours first."""
         before, after = shape_of(call.args[0]), shape_of(call)
         if not before or not after:
             return call
         groups = _groups(before, after)
-        # An axis of one element is everywhere: the first longer one of a group tells where it is in the source.
+        # An axis of one element may be anywhere: the first longer axis of a group gives the group's place in the
+        # source.
         firsts = [next((axis for axis in group if before[axis] > 1), group[0]) for group, _ in groups]
         places = sorted(range(len(groups)), key=lambda at: found.axes[firsts[at]])
         if places == sorted(places):  # the transpose would stay where it is
@@ -140,13 +143,13 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
         return relax.op.permute_dims(value, [split.index(axis) for axis in range(len(split))])
 
     def _common(self, values: Sequence[Any]) -> _Transpose | None:
-        """Return the transpose that all ``values`` are of something; None where they differ, or one is none."""
+        """Return the transpose that all ``values`` have in common. None if they differ, or one is not transposed."""
         found = [self._transpose(each) for each in values]
         first = found[0] if found else None
         return first if first and all(each is not None and each.axes == first.axes for each in found) else None
 
     def _transpose(self, value: Any) -> _Transpose | None:
-        """Return what a variable is the transpose of; None where it is none."""
+        """Return the source and the axes of a transposed variable. None if it is not a transpose."""
         bound = self.lookup_binding(value) if isinstance(value, relax.Var) else None
         if bound is None or not is_call(bound, "relax.permute_dims") or not isinstance(bound.args[0], relax.Var):
             return None
@@ -154,7 +157,7 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
         return None if shape is None else _Transpose(bound.args[0], axes_of(bound.attrs, len(shape)))
 
     def _argument(self, argument: Any, axes: tuple[int, ...]) -> Any:
-        """Return what ``argument`` is the transpose of; a constant is transposed back."""
+        """Return the source of a transposed ``argument``. A constant is transposed back."""
         if isinstance(argument, relax.Var):
             found = self._transpose(argument)
             assert found is not None

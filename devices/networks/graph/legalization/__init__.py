@@ -1,1 +1,1 @@
-"""Operators that TVM lowers badly or not at all, as kernels: one module for each subject."""
+"""Operators that TVM lowers badly or not at all, written as kernels here: one module for each subject."""

@@ -1,4 +1,5 @@
-"""Concatenations whose inputs kernels can write in place (:mod:`devices.builds.concatenations`): they are no tasks."""
+"""Concatenations in place: kernels write the inputs directly into the result (:mod:`devices.builds.concatenations`).
+They are not tasks."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ def legalize_concatenation(builder: relax.BlockBuilder, call: Call) -> Any:
 
 
 def mark_in_place(module: Any) -> Any:
-    """Return ``module``, lowered, with those concatenations marked :data:`~devices.builds.concatenations.IN_PLACE`
-    whose inputs are results of kernels that only kernels read. One that is fused with other operators is none."""
+    """Return ``module``, lowered, with concatenations marked :data:`~devices.builds.concatenations.IN_PLACE` if their
+    inputs are results of kernels that only kernels read. A concatenation that is fused with other operators is not
+    marked."""
     marked: dict[Any, GlobalVar] = {}
     calls: dict[Any, Call] = {}
     for binding in _in_place(module):
@@ -61,7 +63,8 @@ def _in_place(module: Any) -> Iterator[Any]:
             continue
         inputs = list(call.args[1].fields)
         if len({*inputs} & free) == len(inputs):
-            # Each tensor is a part of one other, and what is written in parts is itself no part.
+            # A tensor can be a part of only one concatenation, and a result that is written in parts cannot itself be a
+            # part.
             free -= {*inputs, binding.var}
             yield binding
 
@@ -71,21 +74,21 @@ def _bindings(module: Any) -> list[Any]:
 
 
 def _is_kernel_call(module: Any, value: Any) -> bool:
-    """Return true for a call of a kernel of blocks with one result."""
+    """Return true for a call of a kernel that consists of blocks and has one result."""
     if not (isinstance(value, Call) and getattr(value.op, "name", "") == "relax.call_tir"):
         return False
     return isinstance(value.ty, relax.TensorType) and isinstance(module[value.args[0]].body, SBlockRealize)
 
 
 def _depends_on_inputs(module: Any, call: Call) -> bool:
-    """Return true for a kernel that computes something when the network runs: what depends on constants alone is
-    computed before, and a reshape becomes a view."""
+    """Return true for a kernel that computes something when the network runs. Kernels of constants alone are computed
+    before, and a reshape becomes a view."""
     has_input = any(isinstance(each, relax.Var) for each in call.args[1].fields)
     return has_input and not relax.analysis.has_reshape_pattern(module[call.args[0]])
 
 
 def _read_otherwise(result: Any, values: Sequence[Any]) -> set[Any]:
-    """Return the variables that something else than a kernel reads."""
+    """Return the variables that anything but a kernel reads."""
     found: set[Any] = set()
 
     def add(expression: Any) -> None:

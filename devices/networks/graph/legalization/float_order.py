@@ -1,9 +1,8 @@
 """Comparisons, places of extremes and sorts of floats that may be NaN.
 
-TVM compares floats as if they had an order. Its sorts give arbitrary results where they do not, and its simplifier
-takes ``x != x`` for false. Here NaN is unequal to everything, and in the order of places and sorts it is the largest
-number: the first one is the place of a maximum, and of a minimum too, as in PyTorch. Numbers are ordered by integers
-that have their order.
+TVM compares floats as if all of them had an order. With NaN, its sorts give arbitrary results, and its simplifier takes
+``x != x`` for false. Here NaN is unequal to everything, and sorts take it for the largest number. The place of a
+maximum, and of a minimum too, is the first NaN, as in PyTorch. Floats are ordered by integers that have the same order.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def order_key(x: te.Tensor, nan_is_largest: bool = True) -> te.Tensor:
 
 
 def from_order_key(keys: te.Tensor, dtype: str) -> te.Tensor:
-    """Return the floats of which ``keys`` are the :func:`order_key`."""
+    """Return the floats whose :func:`order_key` is ``keys``."""
     wide = str(keys.dtype).replace("int", "float")
 
     def value(*at: Any) -> Any:
@@ -47,18 +46,18 @@ def from_order_key(keys: te.Tensor, dtype: str) -> te.Tensor:
 
 
 def _flipped(bits: Any) -> Any:
-    """Return the bits with those after the sign flipped, where that is set. Twice, they are as they were."""
+    """Return the bits, with those after the sign flipped if the sign is set. Applied twice, it changes nothing."""
     dtype = str(bits.ty)
     return Select(bits < const(0, dtype), bits ^ tirx.max_value(dtype), bits)
 
 
 def replace_sorts(module: Any) -> Any:
-    """Return ``module`` with the sorts of floats in ``main`` as sorts of their keys."""
+    """Return ``module`` with each sort of floats in ``main`` replaced by a sort of their keys."""
     return replace_calls(module, dict.fromkeys(_SORTS, _sort_of_keys))
 
 
 def _sort_of_keys(builder: relax.BlockBuilder, call: Call) -> Any:
-    """Return a sort of the keys of floats; the call itself, if it sorts something else."""
+    """Return a sort of the keys of floats. If the call sorts something else, return the call."""
     if not _is_float(call.args[0]):
         return call
     dtype = str(call.args[0].ty.dtype)
@@ -98,8 +97,8 @@ def _place(find: Callable[..., te.Tensor], nan_is_largest: bool) -> Legalize:
 
 
 def _comparison(compare: Callable[[Any, Any], Any]) -> Legalize:
-    """Return the lowering of ``equal`` or ``not_equal``: of floats, and of booleans, which LLVM does not compare.
-    ``compare`` takes an element of each."""
+    """Return the lowering of ``equal`` or ``not_equal``: for floats, and for booleans, which LLVM does not compare.
+    ``compare`` takes an element of each operand."""
 
     def legalize(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
         is_boolean = str(call.args[0].ty.dtype) == "bool"
@@ -140,4 +139,4 @@ LEGALIZED: dict[str, Legalize] = {
     "relax.equal": _comparison(_are_equal),
     "relax.not_equal": _comparison(_differ),
 }
-"""Lowerings of operators, as :data:`devices.networks.graph.legalization.operators.LEGALIZED` has them."""
+"""Lowerings of operators, in the form of :data:`devices.networks.graph.legalization.operators.LEGALIZED`."""

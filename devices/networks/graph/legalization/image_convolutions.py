@@ -1,8 +1,8 @@
-"""Convolutions that read images as they are given, channel by channel, and write channels last.
+"""Convolutions that read images in their given layout, channel by channel, and write channels last.
 
 With channels last (:mod:`devices.networks.graph.layouts.channels_last`) the image is transposed first, which takes 15
-to 60 us of a network of a millisecond. A kernel of the convolution reads single values of the image for vectors of
-output channels, so that it does not matter to it where the next channel is.
+to 60 us of a network of a millisecond. The convolution's kernel reads single values of the image for vectors of output
+channels, so the place of the next channel does not matter.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _CHANNELS_LAST = [0, 2, 3, 1]
 
 
 def read_images_as_given(module: Any) -> Any:
-    """Return ``module`` with each convolution of a transposed image of few channels as one of the image itself, where
-    nothing else reads the transpose."""
+    """Return ``module`` in which a convolution of a transposed image of few channels reads the image itself, if nothing
+    else reads the transpose."""
     reads: Counter[Any] = Counter()
     transposes: dict[Any, Call] = {}
 

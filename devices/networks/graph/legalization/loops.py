@@ -1,7 +1,6 @@
-"""Parallel loops of kernels that are written as loops: their places in memory, or their extents, depend on data.
+"""Parallel loops for kernels that are written as loops because their addresses or extents depend on data.
 
-Such kernels are not scheduled; they run as they are written, on a processor in parallel, on a GPU with a thread for
-each turn.
+Such kernels are not scheduled; they run as written: in parallel on a CPU, with one thread for each iteration on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def on_gpu() -> bool:
 
 @contextlib.contextmanager
 def in_parallel(turns: int) -> Iterator[Any]:
-    """Write a loop whose turns are independent of each other; yields the number of the turn."""
+    """Write a loop whose iterations are independent of each other. Yields the number of the iteration."""
     if not on_gpu():
         with T.parallel(0, turns) as turn:
             yield turn

@@ -1,4 +1,4 @@
-"""Operators of Relax that are lowered to TensorIR in a form of our own, instead of TVM's."""
+"""Operators of Relax that are lowered to TensorIR in our own form instead of TVM's."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def softmax(x: te.Tensor, axis: int) -> te.Tensor:
 
 
 def group_norm(x: te.Tensor, weight: te.Tensor, bias: te.Tensor, groups: int, epsilon: float) -> te.Tensor:
-    """Return a group norm of ``(n, channels, ...)`` whose every axis is one of ``x``.
+    """Return a group norm of ``(n, channels, ...)`` that computes on the axes of ``x``.
 
-    TVM's reshapes its input and its output, element by element, and takes the variance from the mean of squares, which
-    cancels where the mean is large.
+    TVM's group norm reshapes its input and its output, element by element. It computes the variance from the mean of
+    squares, which suffers from cancellation if the mean is large.
     """
     count, channels, *places = x.shape
     each = channels // groups  # and all extents of the same type of integers
@@ -121,7 +121,7 @@ def _legalize_boolean(logical: Callable[..., te.Tensor]) -> Callable[[relax.Bloc
 
 
 def _legalize_product(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Return the lowering of a product. One with zero is NaN for NaN and infinities, which TVM forgets."""
+    """Return the lowering of a product. A product with zero is NaN for NaN and infinities, which TVM ignores."""
     others = [value for value in call.args if not _is_zero(value)]
     if len(others) == 1 and str(call.ty.dtype).startswith("float") and list(others[0].ty.shape) == list(call.ty.shape):
         return builder.call_te(_times_zero, others[0], primfunc_name_hint="multiply")
@@ -158,4 +158,4 @@ LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.scatter_nd": _legalize_scatter_nd,
     "relax.vision.roi_align": _legalize_roi_align,
 }
-"""The function that makes a kernel of a call, by the operator's name, as ``relax.transform.LegalizeOps`` takes it."""
+"""The function that lowers a call to a kernel, by the operator's name, as ``relax.transform.LegalizeOps`` takes it."""

@@ -1,12 +1,12 @@
-"""The kernels of RoiAlign whose number of samples follows from the size of each region (``sampling_ratio`` 0).
+"""The kernels of RoiAlign with a number of samples that depends on the size of each region (``sampling_ratio`` 0).
 
 A bin of extent ``b`` is the mean of ``ceil(b)`` samples along each axis, each between two pixels. The mean over both
 axes is a product of one along each:
 
     out[n, c, p, q] = sum over y, x of rows[n, p, y] * columns[n, q, x] * data[image of n, c, y, x]
 
-A pixel is reached by six samples of an axis at most, as they are more than half a pixel apart where there are several.
-So no extent of the weights depends on data, and the product goes over the pixels of the bin alone.
+At most six samples of an axis reach a pixel, as several samples are more than half a pixel apart. So no extent of the
+weights depends on data, and the product only runs over the pixels of the bin.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Bins:
         extent = rois[region, 3 + axis] * number(scale) - self.start
         self.extent = (extent if aligned else te.max(extent, number(1))) / number(count)
         self.samples = te.ceil(self.extent)
-        """Samples in each; none where the region has no extent."""
+        """Samples in each bin. 0 if the region has no extent."""
 
     def begin(self, at: Any) -> Any:
         return self.start + at * self.extent
@@ -75,7 +75,8 @@ def _weights(rois: te.Tensor, axis: int, count: int, extent: int, scale: float, 
     def weight(region: Any, at: Any, pixel: Any) -> Any:
         bins = _Bins(rois, region, axis, count, scale, aligned)
         begin, half, one = bins.begin(number(at)), tirx.const(0.5, dtype), tirx.const(1, dtype)
-        # The first sample within one pixel before this one; where it is before the bin, the first of the bin.
+        # The first sample that is at most one pixel before this pixel. If it would be before the bin, the bin's first
+        # sample.
         first = te.floor((number(pixel) - one - begin) * bins.samples / bins.extent - half)
         sample = te.max(first, number(0)) + number(ahead)
         place = begin + (sample + half) * bins.extent / bins.samples
@@ -99,7 +100,7 @@ def _means(
         values, boxes, of_rows, of_columns, result = map(T.buffer_proxy, (*ins, outs[0]))
 
         def pixels(region: Any, at: Any, axis: int) -> tuple[Any, Any]:
-            """Return the first pixel of a bin and the number of its pixels, or one that counts nothing."""
+            """Return the first pixel of a bin and its number of pixels: at least one, whose weight may be zero."""
             along = _Bins(boxes, region, 1 - axis, bins[axis], scale, aligned)
             ends = [along.begin(tirx.Cast(str(boxes.dtype), at + more)) + shift for more, shift in ((0, -1), (1, 2))]
             first, last = (_within(end, extents[axis] - 1) for end in ends)
@@ -127,7 +128,7 @@ def _means(
 
 
 def _within(place: Any, last: int) -> Any:
-    """Return a place as an index of at most ``last``, whatever number it is."""
+    """Return a place as an index from 0 to ``last``, whatever number it is."""
     dtype = str(place.ty.dtype) if hasattr(place, "ty") else str(place.dtype)
     near = te.min(te.max(place, tirx.const(0, dtype)), tirx.const(last, dtype))
     return te.min(te.max(tirx.Cast("int32", near), 0), last)

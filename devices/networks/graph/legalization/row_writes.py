@@ -1,11 +1,12 @@
-"""Rows written along an inner axis, as a decoder writes new keys into a cache of a fixed extent, without transposes.
+"""Writes of rows along an inner axis without transposes, as when a decoder writes new keys into a cache of a fixed
+extent.
 
-Indices of ``relax.scatter_nd`` name the first axes. For others, frontends transpose the data before it and back after
-it: three copies of a cache of which one row changes. One kernel takes the axes in any order.
+Indices of ``relax.scatter_nd`` refer to the first axes. For other axes, frontends transpose the data before it and back
+after it: three copies of a cache to change one row. Here one kernel takes the axes in any order.
 
     transpose(scatter_nd(transpose(data, order), indices, updates), order back)    ->    scatter_nd(data, ..., order)
 
-Rows of an input that are replaced at fixed places, as a prompt's are, are written by the same kernel: it may overwrite
+The same kernel writes rows of an input that are replaced at fixed places, such as a prompt's, because it may overwrite
 the input (:mod:`devices.networks.caches.static_caches`).
 """
 
@@ -28,7 +29,7 @@ from devices.networks.graph.legalization.scatters import attributes_of_nd, scatt
 
 
 def write_inner_rows(module: Any) -> Any:
-    """Return ``module`` with the transposes around ``relax.scatter_nd`` as a part of its kernel."""
+    """Return ``module`` with the transposes around ``relax.scatter_nd`` merged into its kernel."""
     slices = _slices(module["main"])
     module = with_main_visited(module, _SliceWriter(module, slices)) if slices else module
     found = _found(module["main"])
@@ -39,7 +40,7 @@ def write_inner_rows(module: Any) -> Any:
 
 
 def written_rows(builder: relax.BlockBuilder, operands: Sequence[Any], reduction: str, order: Sequence[int]) -> Any:
-    """Return a call of the kernel of ``relax.scatter_nd``. ``order``: of the axes of the data, see
+    """Return a call of the kernel of ``relax.scatter_nd``. ``order``: the order of the data's axes, see
     :func:`devices.networks.graph.legalization.scatters.scatter_nd`."""
     attributes = attributes_of_nd(reduction, order)
     arguments = *operands, reduction, list(order)
@@ -47,7 +48,7 @@ def written_rows(builder: relax.BlockBuilder, operands: Sequence[Any], reduction
 
 
 def _slices(main: Any) -> dict[Any, Any]:
-    """Return the indices of the rows that are replaced in inputs, by the variables of the outputs that these become."""
+    """Return the indices of the rows that are replaced in inputs, by the variables of the resulting outputs."""
     bound: dict[Any, Any] = {binding.var: binding.value for block in main.body.blocks for binding in block.bindings}
     uses = Counter(variable for value in [*bound.values(), main.body.body] for variable in reads(value))
     inputs, results = set(main.params), set(results_of(main))
@@ -70,7 +71,7 @@ def _slices(main: Any) -> dict[Any, Any]:
 
 @mutator
 class _SliceWriter(PyExprMutator):  # type: ignore[misc]
-    """Writes slices as rows at indices."""
+    """Rewrites writes of slices as writes of rows at indices."""
 
     def __init__(self, module: Any, places: Mapping[Any, Any]) -> None:
         super().__init__(module)
@@ -96,13 +97,13 @@ class _Write:
     """A call of ``relax.scatter_nd`` on transposed data."""
 
     data: Any
-    """Variable of the data before they were transposed, or of the result of another write."""
+    """Variable of the data before the transpose, or of the result of another write."""
     order: tuple[int, ...]
-    """Axes of the data, as they were transposed."""
+    """Axes of the transpose of the data."""
 
 
 def _found(main: Any) -> dict[Any, _Write]:
-    """Return the writes, by the variables of their results, that a transpose back follows."""
+    """Return the writes that are followed by the inverse transpose, by the variables of their results."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     bound: dict[Any, Any] = {binding.var: binding.value for binding in bindings}
     writes: dict[Any, _Write] = {}
@@ -110,7 +111,7 @@ def _found(main: Any) -> dict[Any, _Write]:
         if not is_call(call, "relax.scatter_nd") or not isinstance(variable, relax.DataflowVar):
             continue
         if any(shape_of(each) is None for each in call.args):
-            continue  # refused where the operator is lowered
+            continue  # refused when the operator is lowered
         data = call.args[0]
         before: Any = bound.get(data)
         if data in writes:
@@ -135,7 +136,7 @@ def _axes(transpose: Call) -> tuple[int, ...]:
 
 
 def _composed(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the axes of one transpose and another one behind it."""
+    """Return the axes of a transpose followed by another."""
     return [first[axis] for axis in second]
 
 
@@ -145,7 +146,8 @@ def _is_identity(axes: Sequence[int]) -> bool:
 
 @mutator
 class _Writer(PyExprMutator):  # type: ignore[misc]
-    """Writes the rows into data that are not transposed. What reads them transposed transposes them itself."""
+    """Writes the rows into data that are not transposed. Readers of the transposed data transpose the result
+    themselves."""
 
     def __init__(self, module: Any, found: Mapping[Any, _Write]) -> None:
         super().__init__(module)

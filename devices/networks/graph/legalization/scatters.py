@@ -1,9 +1,9 @@
 """The kernels of ``relax.scatter_elements`` and ``relax.scatter_nd``.
 
-TVM's own take other places where indices have smaller extents than the data beside the axis, lose NaN in maxima, write
-outside of the data for an index that is, and wake all threads for each index.
+TVM's own kernels have faults. They use wrong places if indices have smaller extents than the data beside the axis. They
+lose NaN in maxima. An index out of range makes them write outside of the data. They wake all threads for each index.
 
-A kernel copies the data before it writes. :func:`overwriting` makes one of it that writes into the data.
+A kernel copies the data before it writes. :func:`overwriting` turns it into a kernel that writes into the data.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from devices.networks.graph.legalization.loops import in_parallel, on_gpu
 from devices.sketches.dynamic.rows import tensors
 
 _CHUNK = 16
-"""Elements behind the axis that one turn of the parallel loop writes: those of a cache line, in float32."""
+"""Elements of the inner axes that one iteration of the parallel loop writes: a cache line of float32."""
 _MANY = 1 << 15
-"""Elements from which on a kernel that only writes them does it on several threads."""
+"""Number of elements from which a kernel that only writes them uses several threads."""
 _ROWS, _ELEMENTS = "fleet_tune.writes_rows", "fleet_tune.writes_elements"
-"""Attributes of a kernel that puts updates into its data: the ``order`` of :func:`scatter_nd`, and the axis of
-:func:`scatter_elements`."""
+"""Attributes of a kernel that replaces elements of its data by updates: the ``order`` of :func:`scatter_nd`, and the
+axis of :func:`scatter_elements`."""
 
 
 def attributes_of_nd(reduction: str, order: Sequence[int]) -> Mapping[str, Any]:
-    """Return the attributes of a kernel of :func:`scatter_nd`, by which :func:`overwriting` knows it."""
+    """Return the attributes by which :func:`overwriting` recognises a kernel of :func:`scatter_nd`."""
     return {_ROWS: list(order)} if reduction == "update" else {}
 
 
 def attributes_of_elements(reduction: str, axis: int) -> Mapping[str, Any]:
-    """Return the attributes of a kernel of :func:`scatter_elements`, by which :func:`overwriting` knows it."""
+    """Return the attributes by which :func:`overwriting` recognises a kernel of :func:`scatter_elements`."""
     return {_ELEMENTS: axis} if reduction == "update" else {}
 
 
 def scatter_elements(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int, reduction: str) -> te.Tensor:
-    """Return ``data`` with ``updates`` put, or combined with what is there, at ``indices`` along ``axis``.
+    """Return ``data`` with elements at ``indices`` along ``axis`` replaced by ``updates``, or combined with them.
 
     ``indices`` and ``updates`` have the same shape, which may be smaller than that of ``data``. A negative index counts
-    from the end. Updates are taken in their order; an index outside of the axis changes nothing.
+    from the end. Updates are applied in order. An index outside of the axis changes nothing.
     """
     shape, extents = (tuple(numbers("scatter_elements", tensor.shape)) for tensor in (data, indices))
     axis %= len(shape)
@@ -84,12 +84,12 @@ def scatter_elements(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, ax
 def scatter_nd(
     data: te.Tensor, indices: te.Tensor, updates: te.Tensor, reduction: str, order: Sequence[int] | None = None
 ) -> te.Tensor:
-    """Return ``data`` with ``updates`` put, or combined with what is there, at the places that the last axis of
-    ``indices`` names: the first axes of ``data`` in their ``order``, all or some. Otherwise as
+    """Return ``data`` with elements or rows replaced by ``updates``, or combined with them. The last axis of
+    ``indices`` holds their indices along the first axes of ``order``, all or some. Otherwise as
     :func:`scatter_elements`.
 
-    ``order``: the axes of ``data``, first those that are named, then those that ``updates`` has behind the axes of
-    ``indices``. By default as they are.
+    ``order``: the axes of ``data``: first those that are indexed, then those that ``updates`` has after the axes of
+    ``indices``. By default 0, 1, 2, ...
     """
     shape, extents = (tuple(numbers("scatter_nd", tensor.shape)) for tensor in (data, indices))
     order = tuple(range(len(shape)) if order is None else order)
@@ -123,8 +123,8 @@ def scatter_nd(
 
 
 def overwriting(kernel: PrimFunc) -> PrimFunc | None:
-    """Return a kernel for CPUs that puts the updates of ``kernel`` into its data, and writes nothing else: it takes
-    data, indices and updates. None for a kernel that is not made here, or combines updates with the data."""
+    """Return a kernel for CPUs that writes the updates of ``kernel`` into its data, and nothing else. It takes data,
+    indices and updates. None for a kernel that is not made here, or that combines updates with the data."""
     attributes = kernel.attrs or {}
     if _ROWS in attributes:
         return _overwriting_rows(kernel, [int(axis) for axis in attributes[_ROWS]])
@@ -161,8 +161,8 @@ def _overwriting_elements(kernel: PrimFunc, axis: int) -> PrimFunc:
 def _kernel(
     parameters: Sequence[Any], loops: Mapping[Var, int], steps: Sequence[Var], inside: Any, store: Stmt
 ) -> PrimFunc:
-    """Return the kernel of loops with these extents around a ``store``. Those over the ``steps`` keep their order, in
-    which a later update overwrites an earlier one."""
+    """Return a kernel of loops with these extents around a ``store``. Loops over the ``steps`` keep their order, so
+    that a later update overwrites an earlier one."""
     free = [each for each in loops if each not in steps]
     outer = next(([each] for each in free[:-1] if loops[each] > 1), [])
     threads = ForKind.PARALLEL if outer and prod(loops.values()) >= _MANY else ForKind.SERIAL
@@ -182,7 +182,7 @@ def _all_inside(places: Sequence[Any], axes: Sequence[int], shape: Sequence[int]
 
 
 def _joined(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return axes, each an extent and a stride, with those joined that follow each other in memory."""
+    """Return axes, each an extent and a stride, with axes joined that are contiguous in memory."""
     found: list[tuple[int, int]] = []
     for extent, stride in axes:
         if extent == 1:
@@ -195,13 +195,13 @@ def _joined(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _from_start(index: Any, extent: int) -> Any:
-    """Return an index that may count from the end of an axis as one that counts from its start."""
+    """Return an index, which may count from the end of an axis, as an index from its start."""
     wide = tirx.Cast("int64", index)
     return tirx.Select(wide < 0, wide + extent, wide)
 
 
 def _offset(position: Any, extents: Sequence[int], strides: Sequence[int]) -> Any:
-    """Return the offset of the place ``position`` of the flattened axes of ``extents``, each with its stride."""
+    """Return the memory offset of element ``position`` of flattened axes with these extents and strides."""
     offset, rest = _ZERO, position
     for at in reversed(range(len(extents))):
         offset = offset + (rest if at == 0 else rest % extents[at]) * strides[at]

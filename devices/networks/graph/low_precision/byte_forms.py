@@ -1,4 +1,4 @@
-"""Forms of the bytes of a product: how they are held, and multiplied.
+"""Forms of the bytes of a product: how they are stored and multiplied.
 
 ==========  ========================================  =====================================================
 form        data                                      weights
@@ -34,13 +34,13 @@ class ByteForm:
 
     packing: Packing
     least: int
-    """Number that the unsigned byte 0 of the data is."""
+    """Number that the data's unsigned byte 0 stands for in this form."""
     weights: Callable[[Integers], Any]
     """Takes weights as whole numbers; returns them as a constant."""
     operand: Callable[[te.Tensor], te.Tensor]
-    """Takes the unsigned bytes of a right operand that is computed; returns it as weights, 128 less."""
+    """Takes the unsigned bytes of a right operand that is computed. Returns them as weights, less 128."""
     operand_name: str
-    """Name of that kernel."""
+    """Name of the kernel of ``operand``."""
 
 
 def byte_form(
@@ -49,11 +49,11 @@ def byte_form(
     """Return the form of a product.
 
     Args:
-        zero: unsigned byte that stands for zero outside of the data.
+        zero: unsigned byte that pads the data, as it stands for zero.
         dot: operator that the target has an instruction for.
         tensor_cores: true for a target whose tensor cores multiply bytes.
-        rows: places of the result that share the weights, without its channels.
-        terms: channels that each sum reads at one place.
+        rows: positions of the result (without its channels), which share the weights.
+        terms: input channels that each sum reads at one position.
         columns: channels of the result.
         groups: groups of a convolution.
     """

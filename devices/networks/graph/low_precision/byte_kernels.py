@@ -1,10 +1,11 @@
-"""Kernels in bytes of quantised networks: convolutions and products with sums in 32 bits, and what is around them.
+"""Kernels in bytes of quantised networks: convolutions and products with sums in 32 bits, and the conversions around
+them.
 
-Data is unsigned bytes, 0 for the least number of a grid; neighbouring bytes are one number of 32 bits for an operator
-of :mod:`devices.sketches.byte_operators`.
+Data is unsigned bytes, 0 for the least number of a grid. Neighbouring bytes are packed into one number of 32 bits for
+an operator of :mod:`devices.sketches.byte_operators`.
 
-Scales and zero points are arguments, as weights are: layers that differ in them alone are one task, and a network that
-is quantised anew finds its records.
+Scales and zero points are arguments, as weights are. So layers that differ only in them are one task, and a network
+that is quantised anew finds its records.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from devices.sketches.byte_operators import IntegerDot, clamped
 
 Integers = npt.NDArray[np.int32]
 _SIGNED = 128
-"""What an unsigned byte is more than the signed one of the same place."""
+"""Difference between an unsigned byte and the signed byte of the same rank."""
 
 
 def quantize(x: te.Tensor, inverse: te.Tensor, zero: te.Tensor | None, levels: int) -> te.Tensor:
     """Return floats as bytes, from 0 to ``levels``. NaN is 0, as in ONNX Runtime.
 
-    ``inverse``: of the scale. ``zero``: the zero point, None for 0. Tensors of one number, as all of this module.
+    ``inverse``: the inverse of the scale. ``zero``: the zero point; None for 0. Both are tensors of one number, as are
+    all scales and zero points in this module.
     """
     return te.compute(x.shape, lambda *at: _byte(x[at] * inverse[0], zero, 0, levels), name="quantize")
 
@@ -35,8 +37,8 @@ def quantize(x: te.Tensor, inverse: te.Tensor, zero: te.Tensor | None, levels: i
 def requantize(
     x: te.Tensor, factors: te.Tensor, offsets: te.Tensor, zero: te.Tensor | None, low: float, high: float
 ) -> te.Tensor:
-    """Return sums in integers, each times the factor of its channel (the last axis) plus its offset, as bytes between
-    two bounds. ``zero``: the zero point; None for 0."""
+    """Return integer sums as bytes between two bounds: each sum times the factor of its channel (the last axis), plus
+    the channel's offset. ``zero``: the zero point; None for 0."""
 
     def byte(*at: Any) -> Any:
         return _byte(x[at].astype("float32") * factors[at[-1]] + offsets[at[-1]], zero, low, high)
@@ -50,7 +52,7 @@ def _byte(value: Any, zero: te.Tensor | None, low: float, high: float) -> Any:
 
 
 def dequantize(x: te.Tensor, scale: te.Tensor, zero: te.Tensor | None) -> te.Tensor:
-    """Return bytes as floats: less the zero point, times the scale."""
+    """Return bytes as floats: ``(byte - zero) * scale``."""
 
     def number(*at: Any) -> Any:
         byte = x[at].astype("float32")
@@ -60,7 +62,7 @@ def dequantize(x: te.Tensor, scale: te.Tensor, zero: te.Tensor | None) -> te.Ten
 
 
 def widen(x: te.Tensor, least: int, dtype: str) -> te.Tensor:
-    """Return bytes as whole numbers of a type, ``least`` for 0."""
+    """Return bytes as whole numbers of a type: byte 0 is ``least``."""
 
     def number(*at: Any) -> Any:
         byte = x[at].astype(dtype)
@@ -70,18 +72,19 @@ def widen(x: te.Tensor, least: int, dtype: str) -> te.Tensor:
 
 
 def scale(x: te.Tensor, factors: te.Tensor) -> te.Tensor:
-    """Return sums in integers as floats, each times the factor of its channel, the last axis."""
+    """Return integer sums as floats: each sum times the factor of its channel (the last axis)."""
     return te.compute(x.shape, lambda *at: x[at].astype("float32") * factors[at[-1]], name="scale")
 
 
 def from_signed(value: Any) -> Any:
-    """Return signed bytes as unsigned ones, 128 more."""
+    """Return signed bytes plus 128, as unsigned bytes."""
     wide = relax.op.add(relax.op.astype(value, "int16"), relax.const(128, "int16"))
     return relax.op.astype(wide, "uint8")
 
 
 def _together(data: te.Tensor, at: Sequence[Any], group: Any, zero: int, dot: IntegerDot) -> Any:
-    """Return as many neighbouring bytes as an operator has terms, as one number; ``zero`` behind the last one."""
+    """Return a group of neighbouring bytes, as many as the operator has terms, packed into one number. Bytes after the
+    last are ``zero``."""
     count = int(data.shape[-1])
     number = tirx.const(_repeated(dot.least, dot), "int32")
     for lane in range(dot.terms):
@@ -89,14 +92,14 @@ def _together(data: te.Tensor, at: Sequence[Any], group: Any, zero: int, dot: In
         value = data[(*at, channel)].astype("int32") << tirx.const(dot.bits * lane, "int32")
         if count % dot.terms:
             value = tirx.if_then_else(channel < count, value, tirx.const(_signed(zero << dot.bits * lane), "int32"))
-        # The least number of an operator is 0, or it turns the highest bit of a byte.
+        # ``dot.least`` is 0, or it flips the highest bit of a byte.
         number = number ^ value
     return number
 
 
 def pack(data: te.Tensor, dot: IntegerDot) -> te.Tensor:
-    """Return unsigned bytes ``(..., k, n)`` as signed ones, 128 less, as many of them in each number as ``dot`` has
-    terms: ``(..., ceil(k / terms), n)``, as :func:`~devices.networks.graph.low_precision.packed_sums.packed` does."""
+    """Return unsigned bytes ``(..., k, n)`` less 128, as signed bytes. Each number packs as many as ``dot`` has terms:
+    ``(..., ceil(k / terms), n)``, as :func:`~devices.networks.graph.low_precision.packed_sums.packed` does."""
     *outer, count, columns = (int(extent) for extent in data.shape)
 
     def together(*at: Any) -> Any:
@@ -114,8 +117,8 @@ def pack(data: te.Tensor, dot: IntegerDot) -> te.Tensor:
 
 
 def row_sums(data: te.Tensor, factor: te.Tensor, rest: te.Tensor) -> te.Tensor:
-    """Return the sums of the rows ``(..., m, k)`` of unsigned bytes, each times a factor plus a rest: ``(..., m, 1)``.
-    The two are tensors of one int32."""
+    """Return the sums of the rows ``(..., m, k)`` of unsigned bytes, each times ``factor`` plus ``rest``: ``(..., m,
+    1)``. ``factor`` and ``rest`` are tensors of one int32."""
     return _sums(data, factor, rest, -1)
 
 
@@ -137,7 +140,7 @@ def _sums(data: te.Tensor, factor: te.Tensor, rest: te.Tensor, axis: int) -> te.
 
 
 def _repeated(number: int, dot: IntegerDot) -> int:
-    """Return a number in all the places of a 32-bit one."""
+    """Return a 32-bit number that holds ``number`` in each of its lanes."""
     bits = number & (1 << dot.bits) - 1
     return _signed(sum(bits << dot.bits * lane for lane in range(dot.terms)))
 
@@ -148,16 +151,17 @@ def _signed(number: int) -> int:
 
 
 def packing(zero: int, dot: IntegerDot) -> Packing:
-    """Return how bytes are held for ``dot``: its terms in each number. ``zero`` stands for zero outside of the data."""
+    """Return the packing of bytes for ``dot``: one number holds a byte for each of its terms. The byte ``zero`` pads
+    the data."""
     nothing = tirx.const(_repeated(zero + dot.least, dot), "int32")
     return Packing(dot.terms, lambda data, at, group: _together(data, at, group, zero, dot), nothing, dot)
 
 
 def single(zero: int, dot: IntegerDot) -> Packing:
-    """Return how bytes are held where each is a group of its own. ``zero`` stands for zero outside of the data.
+    """Return the packing in which each byte is a group of its own. The byte ``zero`` pads the data.
 
-    An operator of unsigned numbers multiplies a byte by a weight and adds the product in one instruction, the other
-    terms being zero; a multiplication and an addition are two.
+    An operator of unsigned numbers multiplies a byte by a weight and adds the product in one instruction (its other
+    terms are zero). A multiplication and an addition would be two instructions.
     """
 
     def multiply(value: Any, weight: Any) -> Any:

@@ -1,8 +1,9 @@
 """Bytes between kernels: the conversion of bytes to larger numbers moves from the end of a kernel to its readers.
 
-Fusion joins an element-wise operator with the kernel before it where it can. A value that is dequantised for a pooling,
-a norm, a softmax or the other branch of a residual sum would be written as four bytes for each number, and read so. It
-is left as bytes where all its readers can convert it themselves, as they read: those that read each number a few times.
+Fusion joins an element-wise operator with the kernel before it if possible. So a value that is dequantised for a
+pooling, a norm, a softmax or the other branch of a residual sum would be written and read as four bytes for each
+number. It stays in bytes if all its readers can convert it as they read. Only readers that read each number a few times
+can.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from devices.sketches.description.accesses import leaf_blocks
 
 _BYTES = ("uint8", "int8")
 _MOST_READS = 4
-"""How often a reader that converts may read each number: softmax and norms do it two or three times, poolings as often
-as their windows overlap, products for each of their rows or columns."""
+"""How often a reader that converts may read each number. Softmax and norms read it two or three times, poolings as
+often as their windows overlap, products once for each of their rows or columns."""
 
 
 def keep_bytes(module: Any) -> Any:
@@ -50,11 +51,11 @@ def keep_bytes(module: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Conversion:
-    """A call of a kernel that makes larger numbers of bytes."""
+    """A call of a kernel that converts bytes to larger numbers."""
 
     call: Call
     numbers: Sequence[Any]
-    """Constants of ``main`` that it takes beside the bytes: a scale, and a zero point."""
+    """Constants of ``main`` that the kernel takes besides the bytes: a scale, and a zero point."""
 
 
 class _Group:
@@ -75,7 +76,8 @@ class _Group:
 
     @staticmethod
     def of(module: Any, call: Any) -> _Group | None:
-        """Return what a call of ``main`` computes, that of a single kernel as well; None where it is anything else."""
+        """Return the group that a call of ``main`` runs. A call of a single kernel is a group of one. None for anything
+        else."""
         if operator_name(call) == "relax.call_tir" and _is_plain(call):
             parameters = [relax.Var(f"x{at}", each.ty) for at, each in enumerate(call.args[1].fields)]
             result = relax.Var("result", call.ty)
@@ -91,7 +93,7 @@ class _Group:
 
     @property
     def ends_with_conversion(self) -> bool:
-        """True if the last step makes larger numbers of bytes that a step before it computes."""
+        """True if the last step converts bytes, which a step before it computes, to larger numbers."""
         if len(self.steps) < 2 or self.steps[-1].var != self.result:
             return False
         call = self.steps[-1].value
@@ -105,12 +107,13 @@ class _Group:
         )
 
     def converts(self, parameter: Any) -> bool:
-        """Return true if all steps that read a parameter may convert it, each for itself."""
+        """Return true if each step that reads a parameter may convert it."""
         reading = [(step.value, at) for step in self.steps for at in _places(step.value, parameter)]
         return bool(reading) and all(_reads_few_times(self._kernel(call), at) for call, at in reading)
 
     def without_conversion(self, arguments: Sequence[Any]) -> tuple[_Group, _Conversion]:
-        """Return the group that ends with the bytes, and what converts them where the group has these arguments."""
+        """Return the group that ends with the bytes, and the conversion that it ended with, when called with these
+        arguments."""
         *steps, last = self.steps
         before, *numbers = last.value.args[1].fields
         result = relax.Var(before.name, before.ty)
@@ -119,8 +122,8 @@ class _Group:
         return group, _Conversion(last.value, [given[each] for each in numbers])
 
     def with_conversion(self, at: int, conversion: _Conversion) -> _Group:
-        """Return the group that takes the bytes for the parameter ``at``, and converts them before it reads them. Its
-        last parameters are the numbers of the conversion."""
+        """Return the group that takes bytes as its parameter ``at``, and converts them before it reads them. Its last
+        parameters are the numbers of the conversion."""
         old = self.parameters[at]
         given, *numbers = conversion.call.args[1].fields
         taken = relax.Var(old.name, given.ty)
@@ -149,13 +152,13 @@ class _Group:
 
 
 class _Rewriting:
-    """Writes ``main`` with bytes for the values that ``kept`` has, each with the group that computes it."""
+    """Rewrites ``main`` with bytes for the values in ``kept``, which maps each to the group that computes it."""
 
     def __init__(self, module: Any, kept: Mapping[Any, _Group]) -> None:
         self._module = module
         self._kept = kept
         self._new: dict[Any, Any] = {}
-        """Bytes that stand for a value of before."""
+        """The variable of bytes that replaces each old value."""
         self._conversions: dict[Any, _Conversion] = {}
         self._builder = relax.BlockBuilder(module)
 
@@ -197,7 +200,7 @@ class _Rewriting:
 
 
 def _can_convert(module: Any, reader: Any, variable: Any) -> bool:
-    """Return true if a value of ``main`` can take a variable as bytes."""
+    """Return true if the call ``reader`` in ``main`` can take ``variable`` as bytes."""
     group = _Group.of(module, reader)
     if group is None or (len(group.steps) == 1 and relax.analysis.has_reshape_pattern(_only_kernel(module, group))):
         return False
@@ -231,7 +234,7 @@ def _reads_few_times(kernel: Any, at: int) -> bool:
 
 
 def _count(extents: Iterable[Any]) -> int | None:
-    """Return the product of extents; None where one is an expression, as those of windows of uneven sizes are."""
+    """Return the product of extents. None if one is an expression, as it is for windows of uneven sizes."""
     known = list(extents)
     return math.prod(map(int, known)) if all(isinstance(each, tvm.tirx.IntImm) for each in known) else None
 
@@ -242,7 +245,7 @@ def _pattern(kernel: Any) -> int:
 
 
 def _is_plain(call: Call) -> bool:
-    """Return true for a call of a kernel with tensors alone, which gives one tensor."""
+    """Return true for a call of a kernel that only takes tensors and returns one tensor."""
     return len(call.args) == 2 and isinstance(call.args[1], relax.Tuple) and isinstance(call.ty, relax.TensorType)
 
 

@@ -1,8 +1,8 @@
 """Values of a quantised network that are whole numbers times a scale, and the products of such values.
 
-Data is known to be whole by how it was made (rounded, and clipped to known bounds), whatever came between that keeps
-whole numbers whole; weights by their values. So it does not matter which tool quantised the network, and how it wrote
-that down.
+Data is known to be whole numbers if it was rounded and clipped to known bounds; operators in between may keep whole
+numbers whole. Weights are recognised by their values. So it does not matter which tool quantised the network, and in
+which form.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from devices.networks.graph.low_precision.packed_sums import (
 )
 
 _MOST_TERMS = 2**31 // (255 * 128)
-"""Longest sum that 32 bits hold."""
+"""Most terms of a sum that fits 32 bits."""
 _MOST_TERMS_OF_TWO = 2**31 // (4 * 255 * 255)
-"""Longest sum of products of computed values, whose three corrections are sums of their own."""
+"""Most terms of a sum of products of two computed values. It has three corrections, each a sum of its own."""
 _LEVELS = 255
 _WHOLE = 1e-3
 """Largest distance of a weight from a whole number, in units of its factor: far above the rounding of the factor."""
 _LARGEST_WEIGHTS = (127, 128, *range(1, 127))
-"""Magnitudes that a channel's largest weight may have, those that quantisers aim at first."""
+"""Magnitudes that a channel's largest weight may have. The magnitudes that quantisers aim at come first."""
 _SAMPLE = 16
-"""Rows of weights that are looked at before all are."""
+"""Rows of weights that are checked before all rows are."""
 _HAND_ON = frozenset(
     f"relax.{name}"
     for name in (
@@ -52,7 +52,7 @@ _HAND_ON = frozenset(
         "nn.max_pool2d",
     )
 )
-"""Operators that hand on numbers that they are given, and add none."""
+"""Operators that pass on numbers of their operand, and make no new ones."""
 
 _BYTES = {"uint8": (0, 255), "int8": (-128, 127)}
 """Least and greatest number of each type of bytes."""
@@ -66,20 +66,21 @@ class Grid:
     most: int
     scale: float
     source: Any = None
-    """Variable of a value with the same whole numbers, in the same order unless they are moved; None where this one was
-    rounded."""
+    """Variable of a value with the same whole numbers, in the same order unless ``moved``. None if this value was
+    itself rounded."""
     moved: bool = False
-    """True for a value that the call makes of the source by an operator that hands numbers on."""
+    """True if an operator that passes numbers on made the value from the source."""
     zero: Any = None
-    """Variable of a whole number, known at run time, that is subtracted from the numbers; None for none."""
+    """Variable of a whole number, known at run time, that is subtracted from the numbers. None if nothing is
+    subtracted."""
     factor: Any = None
-    """Variable of a number, known at run time, that multiplies the value beside the scale; None for none."""
+    """Variable of a number, known at run time, that multiplies the value besides the scale. None if nothing does."""
     dtype: str = "float32"
     """Type that the network computes in: float32 or int32."""
 
     @property
     def is_whole(self) -> bool:
-        """True for whole numbers that are multiplied by nothing."""
+        """True for whole numbers without a scale or factor."""
         return self.scale == 1 and self.factor is None
 
 
@@ -114,11 +115,11 @@ class Grids:
         return self.integer_products > 0
 
     def of(self, value: Any) -> Grid | None:
-        """Return the grid of a variable; None where none is known."""
+        """Return the grid of a variable. None if no grid is known."""
         return self._grids.get(value) if isinstance(value, relax.Var) else None
 
     def known(self, value: Any) -> Any:
-        """Return what a variable is bound to, and any other expression as it is."""
+        """Return the value that a variable is bound to. Any other expression is returned unchanged."""
         return self._bound.get(value, value) if isinstance(value, relax.Var) else value
 
     def is_read_once(self, value: Any) -> bool:
@@ -126,12 +127,12 @@ class Grids:
         return self._readers[value] == 1
 
     def product(self, call: Call) -> ByteProduct | None:
-        """Return the product that a call is; None where it has no form in integers."""
+        """Return the product of a call. None if it has no form in integers."""
         product = self._products.get(call)
         return product if isinstance(product, ByteProduct) else None
 
     def computed_product(self, call: Call) -> ComputedProduct | None:
-        """Return the product of two computed values that a call is; None where it has no form in integers."""
+        """Return the product of two computed values of a call. None if it has no form in integers."""
         product = self._products.get(call)
         return product if isinstance(product, ComputedProduct) else None
 
@@ -143,7 +144,7 @@ class Grids:
 
     @property
     def products(self) -> tuple[FloatProduct, ...]:
-        """All products, as they are where nothing computes them in integers. Without reasons."""
+        """All products, as products in floats without reasons, for when nothing is computed in integers."""
         return tuple(FloatProduct(shown_product(call), "") for call in self._products)
 
     @property
@@ -152,7 +153,8 @@ class Grids:
         return len(self._products) - len(self.float_products)
 
     def _product(self, call: Call) -> ByteProduct | ComputedProduct | str | None:
-        """Return the product that a call is, or the reason why it has no form in integers; None where it is none."""
+        """Return the product of a call, or the reason why it has no form in integers. None if the call is no
+        product."""
         read = _PRODUCTS.get(operator_name(call))
         if read is None:
             return None
@@ -220,7 +222,7 @@ class Grids:
                 return replace(source, scale=scale, source=call.args[0], moved=False)
             one = _is_one(call, "float32")
             return replace(source, factor=call.args[1], source=call.args[0], moved=False) if one else None
-        # A maximum of what a negative number multiplies would be a minimum.
+        # The factor may be negative, and would turn a maximum into a minimum.
         stays = name in _HAND_ON and (source.factor is None or name != "relax.nn.max_pool2d")
         return replace(source, source=call.args[0], moved=True) if stays else None
 
@@ -238,7 +240,7 @@ class Grids:
         return Grid(int(low), int(high), 1.0)
 
     def _is_whole_number(self, call: Call, dtype: str) -> bool:
-        """Return true where the second operand of a call is one whole number of a type."""
+        """Return true if the second operand of a call is one whole number of a type."""
         known = self.known(call.args[1])
         while operator_name(known) == "relax.reshape":
             known = self.known(known.args[0])
@@ -246,8 +248,8 @@ class Grids:
         return (from_integer or "int" in dtype) and _is_one(call, dtype)
 
     def number(self, call: Call) -> float | None:
-        """Return the second operand of a call where it is a constant of one number, and adds no axes to the first; None
-        for anything else."""
+        """Return the second operand of a call if it is a constant of one number that adds no axes to the first operand.
+        None for anything else."""
         known = self.known(call.args[1])
         if not isinstance(known, GenericConst) or array_of(known.value).size != 1 or not _keeps_rank(call):
             return None
@@ -274,7 +276,7 @@ class ByteProduct:
     factors: npt.NDArray[np.float64]
     """Factor of each output channel."""
     define: Callable[[te.Tensor, te.Tensor, Packing], te.Tensor]
-    """Takes the bytes of the data, the weights, and how both are held; see
+    """Takes the bytes of the data, the weights, and the packing of both; see
     :mod:`devices.networks.graph.low_precision.byte_forms`."""
     groups: int = 1
     padded: bool = False
@@ -282,13 +284,13 @@ class ByteProduct:
 
     @property
     def terms(self) -> int:
-        """Channels that each sum reads at one place."""
+        """Channels that each sum reads at one position."""
         return int(self.numbers.shape[-2])
 
 
 @dataclass(frozen=True)
 class ComputedProduct:
-    """A product of two computed values that are whole numbers times scales, as those of attention are."""
+    """A product of two computed values that are whole numbers times scales, such as the products of attention."""
 
     left: Grid
     right: Grid
@@ -303,7 +305,7 @@ class FloatProduct:
     name: str
     """Operator and extents of the result."""
     reason: str
-    """Clause about such products."""
+    """Reason why such products are computed in floats, as a clause."""
 
 
 _NOT_WHOLE = "their weights are not whole numbers of 8 bits times a factor of each output channel"
@@ -336,12 +338,12 @@ _PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], ByteProduct | str]] = {
     **dict.fromkeys((f"relax.nn.conv{n}d" for n in (1, 2, 3)), _convolution),
     "relax.matmul": _matrix_product,
 }
-"""Reads a call and its weights; a reason where it has no form in integers."""
+"""Reads a call and its weights. Returns the reason if it has no form in integers."""
 
 
 def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.float64]] | None:
-    """Return the weights of eight bits and the factor of each output channel (the last axis); None where the weights
-    are no such numbers, or their sums do not fit 32 bits."""
+    """Return the weights of eight bits and the factor of each output channel (the last axis); None if the weights are
+    not such numbers, or their sums do not fit 32 bits."""
     if np.issubdtype(weight.dtype, np.integer):
         fits = weight.size // weight.shape[-1] <= _MOST_TERMS and weight.min() >= -128 and weight.max() <= 127
         return (weight.astype(np.int32), np.ones(weight.shape[-1])) if fits else None
@@ -362,7 +364,7 @@ def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.f
     if (factors == 0).any():
         return None
     numbers = np.rint(columns / factors).astype(np.int32)
-    # 128 is only there where it is -128.
+    # A channel can have 128 only as -128: its sign is flipped.
     flip = numbers.max(axis=0) > 127
     if (numbers[:, flip].min(axis=0, initial=0) < -127).any():
         return None
@@ -372,7 +374,7 @@ def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.f
 
 
 def _are_whole(columns: npt.NDArray[np.float64], factors: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Return true for each column of whole numbers times its factor."""
+    """Return, for each column, whether it is whole numbers times its factor."""
     scaled = columns / factors
     whole: npt.NDArray[np.bool_] = np.abs(scaled - np.rint(scaled)).max(axis=0, initial=0.0) <= _WHOLE
     return whole

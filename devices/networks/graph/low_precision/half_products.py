@@ -1,14 +1,14 @@
-"""Products of numbers of 16 bits whose sums are float32: those of bfloat16 two terms at a time.
+"""Products of 16-bit numbers with sums in float32. Products of bfloat16 compute two terms at a time.
 
-A product or convolution of bfloat16 reads its weights, or its second operand, in pairs: two neighbouring terms of the
-sum in one number (:func:`devices.sketches.half_operators.pair`), constants packed when the network is compiled, other
-values by the kernel that makes them or moves them. The data is read as it is. A processor with an instruction for
-:func:`devices.sketches.half_operators.dot2` is twice as fast with it as in float32; others are as fast as in float32
-and read half as much. What follows a product is fused with it as before: sums are rounded to bfloat16 where the network
-says so, and tensors between kernels have 16 bits for each number.
+A product or convolution of bfloat16 reads its weights, or its second operand, in pairs: one number holds two
+neighbouring terms of the sum (:func:`devices.sketches.half_operators.pair`). Constants are packed when the network is
+compiled, other values by the kernel that makes or moves them. The data is read unchanged. A processor with an
+instruction for :func:`devices.sketches.half_operators.dot2` is twice as fast with it as in float32; other processors
+are as fast as in float32 and read half as much. Operators after a product are fused with it as before: sums are rounded
+to bfloat16 where the network rounds them, and tensors between kernels have 16 bits for each number.
 
-A product of float16 converts each number of its data once, before the sum, and not for every column of the result;
-weights are converted as vectors when they are read.
+A product of float16 converts each number of its data once, before the sum, and not for every column of the result.
+Weights are converted as vectors when they are read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def half_products(module: Any, target: tvm.target.Target) -> Any:
 
 
 def _form(value: Any) -> Packing | None:
-    """Return the form of a product; None for everything else."""
+    """Return the packing of a product. None for everything else."""
     name = operator_name(value)
     if name != _PRODUCT and name not in _CONVOLUTIONS:
         return None
@@ -59,7 +59,7 @@ def _form(value: Any) -> Packing | None:
     window, weight = Window.of(value), operands[1]
     if window is None:
         return None
-    # Where the terms of a group are odd, as in a depthwise convolution, a pair would belong to two.
+    # If a group has an odd number of terms, as in a depthwise convolution, a pair would span two groups.
     whole = window.groups == 1 or int(weight.ty.shape.values[-2]) % form.terms == 0
     read = form.terms == 1 or isinstance(weight, GenericConst)
     return form if whole and read else None
@@ -67,12 +67,12 @@ def _form(value: Any) -> Packing | None:
 
 @mutator
 class _HalfProducts(PyExprMutator):  # type: ignore[misc]
-    """Writes products in their forms."""
+    """Rewrites products with the packings of their operands."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._pairs: dict[Any, Any] = {}
-        """Values in pairs, by the variables that hold them as they are."""
+        """Packed values, by the variables of the unpacked values."""
 
     def visit_call_(self, call: Call) -> Any:
         call = self.visit_expr_post_order(call)
@@ -92,7 +92,7 @@ class _HalfProducts(PyExprMutator):  # type: ignore[misc]
         return self.builder_.call_te(define, *operands, primfunc_name_hint=name, primfunc_attrs=attributes)
 
     def _paired(self, value: Any) -> Any:
-        """Return the second operand of a product in pairs along its last axis but one."""
+        """Return the second operand of a product, packed in pairs along its second-to-last axis."""
         if isinstance(value, GenericConst):
             return constant(packed(array_of(value.value), _TERMS))
         if value not in self._pairs:
@@ -127,7 +127,7 @@ def _rows_in_pairs(data: te.Tensor) -> te.Tensor:
 
 
 def _two(number: Callable[[Any], Any], count: int, group: Any) -> Any:
-    """Return a pair of ``count`` numbers; zero behind the last one."""
+    """Return pair ``group`` of ``count`` numbers. After the last number follows zero."""
     second = group * _TERMS + 1
     value = number(second)
     if count % _TERMS:

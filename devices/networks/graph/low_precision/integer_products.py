@@ -7,19 +7,20 @@ whole numbers of eight bits times a factor, is
     sum_k (s * i[k]) * (t[o] * q[k, o])  =  s * t[o] * (sum_k u[k] * q[k, o] + least * sum_k q[k, o])
 
 with the whole numbers ``i`` from ``least`` to ``least + 255`` and ``u = i - least``, unsigned bytes. The sum is exact
-in 32 bits, and an operator of :mod:`devices.sketches.byte_operators` computes several terms of it at once: which one
-depends on the target, and so does whether ``u`` is ``i - least`` or 128 less, a signed byte. What follows (bias,
-rounding, ReLU, residual sums) is fused with it as before, and tensors between kernels have one byte for each number.
+in 32 bits, and an operator of :mod:`devices.sketches.byte_operators` computes several terms of it at once: The target
+decides which operator, and whether ``u`` is ``i - least`` or a signed byte, 128 less. Operators after the product
+(bias, rounding, ReLU, residual sums) are fused with it as before, and tensors between kernels have one byte for each
+number.
 
-In a product of two computed values (attention) ``q`` is the signed byte of the right one, ``j = q + shift``, and
+In a product of two computed values (attention) ``q`` is the signed byte of the right value ``j = q + shift``, and
 
     sum_k i[k] * j[k]  =  sum_k u[k] * q[k] + least * sum_k j[k] + shift * sum_k u[k]
 
-Kernels before it pack ``q`` and compute the two sums, where their factors are not zero.
+Kernels before the product pack ``q`` and compute the two sums, unless their factors are zero.
 
-Where the sum and constants are rounded to other steps, all that is between them is one product and one sum for each
-element: ``round(F[o] * sum + B[o])``, where the framework's own kernels have one product as well. A division by the
-steps is a product with their reciprocal. Both change results where they are between two steps, by one.
+If the sum, plus constants, is rounded to new steps, everything in between becomes one product and one sum for each
+element: ``round(F[o] * sum + B[o])``. The framework's own kernels have one product as well. A division by the steps
+becomes a product with their reciprocal. Both may change a result that lies halfway between two steps, by one step.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ _SMALLEST_STEP = 2.0**-100
 
 
 def integer_products(module: Any, target: tvm.target.Target, grids: Grids | None = None) -> Any:
-    """Return ``module`` with the products of this module's docstring in integers, for a target that has an instruction
-    for them. ``grids``: those of its ``main``, where they are known."""
+    """Return ``module`` with the products of this module's docstring in integers, if the target has an instruction for
+    them. ``grids``: the grids of its ``main``, if they are known already."""
     dot = fast_integer_dot(target)
     if dot is None:
         return module
@@ -77,16 +78,16 @@ def integer_products(module: Any, target: tvm.target.Target, grids: Grids | None
 
 @dataclass(frozen=True)
 class ProductCounts:
-    """The products of a quantised network by what they are computed in."""
+    """The products of a quantised network: in integers, and in floats."""
 
     integers: int = 0
-    """How many are computed in integers."""
+    """Number of products that are computed in integers."""
     floats: tuple[FloatProduct, ...] = ()
-    """The others."""
+    """Products that are computed in floats."""
 
 
 def count_products(grids: Grids, target: tvm.target.Target) -> ProductCounts:
-    """Return what :func:`integer_products` makes of the products of a quantised network."""
+    """Return how :func:`integer_products` computes the products of a quantised network."""
     if fast_integer_dot(target) is not None:
         return ProductCounts(grids.integer_products, grids.float_products)
     reason = "the device has no instruction for products of bytes"
@@ -95,7 +96,7 @@ def count_products(grids: Grids, target: tvm.target.Target) -> ProductCounts:
 
 @dataclass(frozen=True)
 class _Line:
-    """Sums in integers times factors plus offsets, one of each for each output channel, between two bounds."""
+    """Integer sums times factors plus offsets (one of each per output channel), clipped to two bounds."""
 
     total: Any
     factors: npt.NDArray[np.float64]
@@ -104,8 +105,8 @@ class _Line:
     high: float = np.inf
 
     def then(self, call: Call, operand: Any) -> _Line | None:
-        """Return the line after a call of an operator on it and ``operand``, a constant or None; None where that is no
-        line."""
+        """Return the line after a call of an operator on it and ``operand``, a constant or None. None if the result is
+        no line."""
         name = operator_name(call)
         if name == "relax.nn.relu":
             return replace(self, low=max(self.low, 0.0), high=max(self.high, 0.0))
@@ -128,13 +129,13 @@ def _number(value: float) -> Any:
 
 
 def _zero_point(grid: Grid) -> Any:
-    """Return the byte that stands for zero on a grid, as a constant; None for 0."""
+    """Return the byte that stands for zero on a grid, as a constant. None if it is 0."""
     return _number(-grid.least) if grid.least else None
 
 
 @mutator
 class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
-    """Writes products in integers. Every reader of a value on a grid reads its bytes."""
+    """Rewrites products in integers. Every reader of a value on a grid reads its bytes."""
 
     def __init__(self, module: Any, grids: Grids, dot: IntegerDot, tensor_cores: bool) -> None:
         super().__init__(module)
@@ -144,7 +145,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         self._bytes: dict[Any, Any] = {}
         """Unsigned bytes of the values on a grid, by the variables before the rewriting."""
         self._lines: dict[Any, _Line] = {}
-        """Products with steps that are known now."""
+        """Products whose steps are known at compile time."""
         self._operands: dict[tuple[Any, str], Any] = {}
         """Right operands that are computed, by the variables before the rewriting and the kernels that make them."""
 
@@ -153,7 +154,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if self._grids.of(binding.var) is not None:
             self._bytes[binding.var] = self._unsigned(binding)
 
-    # An output, which is no variable of a dataflow block, is read outside of the block too, where nothing can be
+    # Only variables of a dataflow block are replaced. An output is also read outside of the block, where nothing can be
     # emitted: its readers get the floats.
     def visit_dataflow_var_(self, variable: Any) -> Any:
         return self._read(variable)
@@ -179,7 +180,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)
         if grid.zero is None and grid.factor is None and grid.dtype != "int32":
             factors = grid.scale * product.factors
-            # Of bytes that are unsigned on every target, as the offset is rounded.
+            # Computed for unsigned bytes on every target, so that the rounded offset is the same on all.
             unsigned = self._plus(total, (least - grid.least) * sums)
             self._lines[call] = _Line(unsigned, factors, factors * grid.least * sums)
         total = self._plus(total, least * sums)
@@ -194,7 +195,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
     def _of_computed(self, call: Call, product: ComputedProduct) -> Any:
         """Return the product of two computed values."""
         left, right = (self._bytes[each] for each in call.args[:2])
-        # Of one matrix: the matrices of a batch have operands of their own.
+        # The rows of one matrix: each matrix of a batch has its own right operand.
         rows, columns = (shape_of(call) or ())[-2:]
         form = self._form(call, product.left, rows, product.terms)
         operand = (call.args[1], form.operand_name)
@@ -208,7 +209,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             self._operands[operand],
         )
         least, shift = product.left.least - form.least, product.right.least + 128
-        # What the bytes that are summed here are less than ``j`` and ``u``, times the other factor.
+        # The two sums below are of unsigned bytes, not of ``j`` and ``u``. This is the constant that they lack.
         rest = product.terms * (least * product.right.least + shift * form.least)
         for factor, operand, define in ((least, right, column_sums), (shift, left, row_sums)):
             if factor:
@@ -220,7 +221,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return self._kernel(scale, total, constant(line.factors.astype(np.float32)))
 
     def _form(self, call: Call, grid: Grid, rows: int, terms: int, groups: int = 1) -> ByteForm:
-        """Return the form of a product whose data is on ``grid``. The rest as for :func:`byte_form`."""
+        """Return the form of a product whose data is on ``grid``. The other arguments are those of
+        :func:`byte_form`."""
         columns = (shape_of(call) or ())[-1]
         return byte_form(
             -grid.least, self._dot, self._tensor_cores, rows=rows, terms=terms, columns=columns, groups=groups
@@ -256,7 +258,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return self._kernel(requantize, line.total, *per_channel, _zero_point(grid), low, high)
 
     def _line(self, value: Any) -> _Line | None:
-        """Return what a value is computed by from the sums of a product, where nothing else reads what is between."""
+        """Return the line that computes a value from the sums of a product. None if there is no such line, or if
+        anything else reads a value in between."""
         if not self._grids.is_read_once(value):
             return None
         call = self._grids.known(value)
@@ -271,7 +274,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return None if line is None else line.then(call, constants[0] if constants else None)
 
     def _read(self, variable: Any) -> Any:
-        """Return a variable for one reader, as floats again where it has bytes."""
+        """Return a variable for one reader. If it is held as bytes, convert them to floats."""
         if variable not in self._bytes:
             return self.visit_expr_post_order(variable)
         grid = self._grids.of(variable)
@@ -295,7 +298,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return self._emit(kernel)
 
     def _plus(self, total: Any, numbers: npt.NDArray[np.int32]) -> Any:
-        """Return sums in integers plus a number for each channel."""
+        """Return integer sums plus a number for each channel."""
         return self._emit(relax.op.add(total, constant(numbers))) if numbers.any() else total
 
     def _cast(self, value: Any, dtype: str) -> Any:

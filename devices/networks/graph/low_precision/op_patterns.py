@@ -8,4 +8,4 @@ from __future__ import annotations
 BROADCAST = 1
 """Kernels that work element by element. Some operands may be smaller than the result."""
 EPILOGUE_FUSABLE = 4
-"""Kernels that element-wise operators are fused behind; with those of a higher kind nothing is fused."""
+"""Kernels that element-wise operators after them are fused into. Nothing is fused with kernels of a higher kind."""

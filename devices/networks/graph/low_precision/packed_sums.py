@@ -1,7 +1,7 @@
-"""Products and convolutions of numbers of which several are held in one: the last axis of data is read by groups, and
-weights have a group in each number of their last axis but one.
+"""Products and convolutions of packed numbers. The last axis of data is read in groups, and each number along the
+second-to-last axis of weights holds one group.
 
-An instruction computes the product of two groups and adds it to a sum. Where each group is a single number, these are
+An instruction computes the product of two groups and adds it to a sum. If each group is a single number, these are
 plain products.
 """
 
@@ -21,21 +21,21 @@ from devices.networks.graph.ir.tensors import ints
 
 @dataclass(frozen=True)
 class Packing:
-    """The form in which several numbers are held in one, and multiplied."""
+    """The form in which several numbers are packed into one, and multiplied."""
 
     terms: int
     """Numbers of a group."""
     group: Callable[[te.Tensor, Sequence[Any], Any], Any]
-    """Takes data, indices of all axes but the last, and the position of a group on that; returns the group."""
+    """Takes data, indices of all axes but the last, and the position of a group on the last axis. Returns the group."""
     nothing: Any
-    """Group outside of the data."""
+    """Group for positions outside of the data."""
     multiply: Callable[[Any, Any], Any]
-    """Returns the product of a group of data with one of weights."""
+    """Returns the product of a group of data with a group of weights."""
     once: bool = False
     """True if each group is computed once, and not for every product that reads it."""
 
     def groups(self, count: int) -> int:
-        """Return the number of groups of so many numbers."""
+        """Return the number of groups that hold ``count`` numbers."""
         return -(-count // self.terms)
 
     @property
@@ -46,7 +46,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Window:
-    """The places of the data that a convolution sums over; one number for each spatial axis."""
+    """The elements of the data that a convolution sums over. Fields have one number for each spatial axis."""
 
     strides: Sequence[int]
     before: Sequence[int]
@@ -58,7 +58,7 @@ class Window:
 
     @classmethod
     def of(cls, call: Call) -> Window | None:
-        """Return the window of a convolution; None where it is not channels last."""
+        """Return the window of a convolution. None if it is not channels last."""
         attrs, padding = call.attrs, ints(call.attrs.padding)
         rank = len(padding) // 2
         places = "DHW"[-rank:]
@@ -69,13 +69,13 @@ class Window:
 
     @property
     def is_padded(self) -> bool:
-        """True where there is padding."""
+        """True if there is padding."""
         return any((*self.before, *self.after))
 
 
 def packed(weights: npt.NDArray[Any], terms: int) -> npt.NDArray[np.int32]:
-    """Return ``(..., k, n)`` as ``(..., ceil(k / terms), n)`` with so many of the weights in each number, the first in
-    the lowest bits; together they have 32. Zeros follow the last one."""
+    """Return ``(..., k, n)`` as ``(..., ceil(k / terms), n)`` with ``terms`` weights in each number of 32 bits, the
+    first in the lowest bits. Zeros follow the last weight."""
     *outer, count, columns = weights.shape
     padded = np.zeros((*outer, -(-count // terms) * terms, columns), weights.dtype)
     padded[..., :count, :] = weights
@@ -140,6 +140,6 @@ def _filled(extents: Sequence[int], rank: int) -> list[int]:
 
 
 def _own(at: Sequence[Any], extents: Sequence[int]) -> list[Any]:
-    """Return the indices of a broadcast place that axes of these extents have."""
+    """Return the indices of a position of a broadcast result in an operand with these extents."""
     own = at[len(at) - len(extents) :]
     return [0 if extent == 1 else index for index, extent in zip(own, extents, strict=True)]

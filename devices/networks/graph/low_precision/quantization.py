@@ -5,9 +5,9 @@
 
 A value that is quantised only to be dequantised with the same scale stays a float: ``clip(round(x / scale), least -
 zero, greatest - zero) * scale``. Weights are dequantised when constants are folded. So convolutions and products in
-between are computed in float32, in whatever layout is the best for them, and the rounding is one of the element-wise
-operators that are fused with them. TVM's own lowering of the two operators has no rule for layouts, and its kernels for
-integers are slower than those for float32: they use no instructions for them.
+between are computed in float32, in whatever layout is the best for them, and the rounding is an element-wise operator
+that is fused with them. TVM's own lowering of the two operators has no rule for layouts. Its integer kernels use no
+special instructions, and are slower than its kernels for float32.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
 
 def quantizes(module: Any) -> bool:
-    """Return true if ``main`` rounds to integers of few bits, or reads them."""
+    """Return true if ``main`` quantises or dequantises values."""
     names = {call.op.name for call in calls(module["main"].body) if isinstance(call.op, tvm.ir.Op)}
     return bool(names & {_QUANTIZE, _DEQUANTIZE})
 
 
 def in_floats(module: Any) -> Any:
-    """Return ``module`` with its quantisation written as this module's docstring says."""
+    """Return ``module`` with its quantisation rewritten as in this module's docstring."""
     return relax.transform.DeadCodeElimination(["main"])(with_main_visited(module, _InFloats(module)))
 
 
 @mutator
 class _InFloats(PyExprMutator):  # type: ignore[misc]
-    """Writes the calls of ``relax.quantize`` and ``relax.dequantize`` with other operators."""
+    """Rewrites the calls of ``relax.quantize`` and ``relax.dequantize`` with other operators."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
@@ -63,7 +63,7 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         return relax.op.astype(self._emit(relax.op.clip(rounded, *_bounds(dtype))), dtype)
 
     def _taken_back(self, call: Call, source: Call | None) -> Any:
-        """Return :meth:`_dequantized`, once for all readers of what ``source`` quantises."""
+        """Return :meth:`_dequantized`, computed once for all readers of the value that ``source`` quantises."""
         new = self.visit_expr_post_order(call)
         if source is None:
             return self._dequantized(new, None)
@@ -86,7 +86,8 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         return result if wanted == "float32" else relax.op.astype(self._emit(result), wanted)
 
     def _quantization(self, call: Call) -> Call | None:
-        """Return the call whose result ``call`` takes back; None where there is none. Its zero point is one number."""
+        """Return the quantisation that ``call`` reverses, whose zero point is a single number. None if there is
+        none."""
         source = self._quantizations.get(call.args[0])
         if source is None or not isinstance(source.args[2], GenericConst) or source.args[2].value.numpy().size != 1:
             return None
@@ -127,7 +128,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _bounds(dtype: str) -> tuple[float, float]:
-    """Return the least and the greatest float32 that ``dtype`` has."""
+    """Return the least and the greatest float32 that fit ``dtype``."""
     limits = np.iinfo(dtype)
     greatest = np.float32(limits.max)
     if int(greatest) > limits.max:

@@ -17,8 +17,8 @@ _NEXT_STEP = "leave --precision out"
 def convert(conversion: Conversion, name: str, module: Any) -> Any:
     """Return ``module``, the network ``name``, converted.
 
-    Raises :class:`UnsupportedNetworkError` where nothing of the network is in another type then, if the user has named
-    the precision.
+    Raises :class:`UnsupportedNetworkError` if the user has named the precision, and the network has nothing to convert
+    to it.
     """
     precision = conversion.precision
     if precision is Precision.AUTO:
@@ -42,7 +42,7 @@ def convert(conversion: Conversion, name: str, module: Any) -> Any:
 
 def _chosen(conversion: Conversion, module: Any) -> Any:
     """Return ``module`` with the products of a conversion, each in its precision."""
-    # Weights of int8 last: they take products out of the list that places are counted in.
+    # Weights of int8 come last: their conversion removes products from the list that positions refer to.
     for precision in sorted(conversion.precisions, key=lambda each: each is Precision.INT8W):
         places = {at for at, chosen in conversion.products if chosen is precision}
         if precision is Precision.INT8W:

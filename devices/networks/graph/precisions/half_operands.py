@@ -2,13 +2,14 @@
 
     matmul(x, w)    ->    matmul(astype(x, half), astype(w, half), out_dtype=float32)
 
-Weights are converted now. A value between two kernels is stored in 16 bits where all its readers take it so: products,
-operators that hand values on (transposes, reshapes, slices, maximum pooling), and element-wise arithmetic, which makes
-float32 of it in registers again. Everything else reads and computes float32: softmax, norms, other reductions,
-exponentials, divisions, and whatever has no rule here. So do element-wise operators inside of a kernel, so that a value
-is rounded once where it is stored, and not between a product and its bias. Inputs and outputs stay in float32.
+Weights are converted at compile time. A value between two kernels is stored in 16 bits if all its readers accept that:
+products, operators that pass values on (transposes, reshapes, slices, maximum pooling), and element-wise arithmetic,
+which converts it back to float32 in registers. Everything else reads and computes float32: softmax, norms, other
+reductions, exponentials, divisions, and operators without a rule here. Element-wise operators inside of a kernel
+compute float32 too, so that a value is rounded once, when it is stored, and not between a product and its bias. Inputs
+and outputs stay in float32.
 
-The result looks like a network that came in the type, as the importers make it.
+The result looks like an imported network that was in this type from the start.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _HAND_ON = frozenset(
         *("strided_slice", "take", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"),
     )
 )
-"""Operators whose result has numbers of their first operand alone."""
+"""Operators whose result only has numbers of their first operand."""
 _ELEMENT_WISE = frozenset(
     f"relax.{name}"
     for name in (
@@ -45,11 +46,11 @@ _ELEMENT_WISE = frozenset(
         *("nn.relu", "nn.leakyrelu", "nn.gelu", "nn.gelu_tanh", "nn.silu"),
     )
 )
-"""Element-wise operators that lose nothing by operands of 16 bits, but for their rounding."""
+"""Element-wise operators that lose no accuracy with operands of 16 bits, apart from the operands' rounding."""
 
 
 def with_half_operands(module: Any, dtype: str, chosen: Collection[int] | None = None) -> tuple[Any, int]:
-    """Return ``module`` with the products of ``main`` in ``dtype``, and their number. ``chosen``: their places among
+    """Return ``module`` with the products of ``main`` in ``dtype``, and their number. ``chosen``: their positions in
     :func:`~devices.networks.graph.precisions.products.products_of`; None for all."""
     values = _StoredValues(module["main"], chosen)
     halved = with_main_visited(module, _OperandHalver(module, values, dtype))
@@ -76,18 +77,18 @@ class _StoredValues:
                 self.stored.add(binding.var)
 
     def hands_on(self, binding: Any) -> bool:
-        """Return true if a call hands on numbers of 16 bits."""
+        """Return true if a call passes on numbers of 16 bits."""
         return binding.var in self.stored and operator_name(binding.value) in _HAND_ON
 
     def _is_stored(self, variable: Any) -> bool:
         readers = self._readers[variable]
-        # What is read outside of its block is no variable of a dataflow.
+        # A value that is read outside of its block is not a dataflow variable.
         if not _is_float32(variable) or not isinstance(variable, relax.DataflowVar):
             return False
         takers = [reader for reader in readers if reader.value in self.products or self._hands_on(variable, reader)]
         others = [reader for reader in readers if reader not in takers]
         fits = all(operator_name(reader.value) in _ELEMENT_WISE and _is_float32(reader.var) for reader in others)
-        # One that element-wise operators alone read is computed in the kernel of its readers, or they in its own.
+        # If only element-wise operators read a value, it is fused with them, and not stored.
         return fits and bool(takers)
 
     def _hands_on(self, variable: Any, reader: Any) -> bool:
@@ -100,7 +101,7 @@ def _is_float32(value: Any) -> bool:
 
 @mutator
 class _OperandHalver(PyExprMutator):  # type: ignore[misc]
-    """Writes values in 16 bits where they are stored so."""
+    """Rewrites values that are stored in 16 bits."""
 
     def __init__(self, module: Any, values: _StoredValues, dtype: str) -> None:
         super().__init__(module)
@@ -132,14 +133,14 @@ class _OperandHalver(PyExprMutator):  # type: ignore[misc]
         return define(left, right, **options, out_dtype="float32")
 
     def visit_dataflow_var_(self, variable: Any) -> Any:
-        """Return a variable for a reader of float32. One that is stored in 16 bits is converted for each reader, so
-        that this is part of its kernel."""
+        """Return a variable for a reader of float32. A variable that is stored in 16 bits is converted for each reader,
+        so that the conversion is part of the reader's kernel."""
         if variable not in self._values.stored:
             return super().visit_dataflow_var_(variable)
         return self.builder_.emit(relax.op.astype(self._halves[variable], "float32"))
 
     def _half(self, value: Any) -> Any:
-        """Return a value of float32 in 16 bits, for a product or an operator that hands it on."""
+        """Return a value of float32 in 16 bits, for a product or an operator that passes it on."""
         if value not in self._halves:
             if isinstance(value, GenericConst):
                 half = relax.const(array_of(value.value).astype(np.dtype(self._dtype)), self._dtype)

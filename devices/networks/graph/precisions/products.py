@@ -18,6 +18,7 @@ def is_product(value: Any) -> bool:
 
 
 def products_of(main: Any) -> list[Call]:
-    """Return all products and convolutions of a function, in order. Their places stay when operands change type."""
+    """Return all products and convolutions of a function, in order. Their positions do not change when operands change
+    type."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     return [binding.value for binding in bindings if operator_name(binding.value) in _PRODUCTS]

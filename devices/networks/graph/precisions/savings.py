@@ -1,4 +1,4 @@
-"""The time that other precisions save at the products of a network, as an estimate.
+"""An estimate of the time that other precisions save in the products of a network.
 
 A product takes the time of its arithmetic, or of reading its operands and writing its result, whichever is longer. The
 unit is the time of one operation of float32; reading a byte takes :data:`OPERATIONS_PER_BYTE`.
@@ -20,8 +20,8 @@ from devices.networks.graph.precisions.weight_only import OPERATIONS_PER_BYTE, t
 from fleet_tune.base.precision import ConvertibleProduct, Precision
 
 _SPEED = 2.0
-"""How many times as fast as in float32 products of 16 bits are: an instruction for pairs does two products in place of
-one; tensor cores are at least twice as fast as the other cores."""
+"""Speed of products of 16 bits relative to float32: an instruction for pairs computes two products instead of one;
+tensor cores are at least twice as fast as the other cores."""
 _WIDTH = 4
 """Bytes of a float32."""
 
@@ -39,7 +39,7 @@ def convertible_products(main: Any, target: tvm.target.Target) -> tuple[Converti
         terms = _terms(call)
         operations, read = 2.0 * result * terms, _WIDTH * (data + weight + result) * OPERATIONS_PER_BYTE
         now = max(operations, read)
-        # A pair of an odd number of terms would belong to two groups: depthwise convolutions have one each.
+        # With an odd number of terms, as in depthwise convolutions (one term), a pair would span two groups.
         in_pairs = int(getattr(call.attrs, "groups", 1)) == 1 or terms % 2 == 0
         times = {half: max(operations / (speed if in_pairs else 1), read / 2)}
         if takes_its_weights_time(call, bound.get(call.args[1], call.args[1])):
@@ -51,7 +51,7 @@ def convertible_products(main: Any, target: tvm.target.Target) -> tuple[Converti
 
 
 def _half(target: tvm.target.Target) -> tuple[Precision, float]:
-    """Return the precision of 16 bits that a target multiplies in, and how many times as fast as float32 it is."""
+    """Return the precision of 16 bits that a target multiplies in, and its speed relative to float32."""
     if target.kind.name == "cuda":
         return Precision.FP16, _SPEED
     return Precision.BF16, _SPEED if has_fast_dot2(target) else 1

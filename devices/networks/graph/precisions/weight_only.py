@@ -2,12 +2,13 @@
 
     y[i, j] = scale[j] * sum_k x[i, k] * float32(q[k, j]),    scale[j] = max_k |w[k, j]| / 127,    q = round(w / scale)
 
-A product of few rows, as in decoding, takes the time of reading its weights, of which there is a quarter to read then.
-The kernel converts each weight in a register. The scale does not depend on ``k``, so that it is applied to the sum.
+A product of few rows, as in decoding, takes the time of reading its weights, and int8 is a quarter to read. The kernel
+converts each weight in a register. The scale does not depend on ``k``, so it is applied to the sum.
 
-A product of many rows uses each weight many times: its time is that of its arithmetic, to which converting weights
-would add. It stays in float32, and has no error. One read of a weight of 4 bytes for :data:`MOST_ROWS` rows gives 8
-operations for each byte; the CPUs that this was measured on compute as many in the time of reading one from memory.
+A product of many rows uses each weight many times: its time is that of its arithmetic, and converting weights would add
+to it. It stays in float32, without an error. One read of a weight of 4 bytes for :data:`MOST_ROWS` rows gives 8
+operations for each byte. The CPUs that this was measured on compute 8 operations in the time of reading a byte from
+memory.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from devices.networks.graph.precisions.products import MATMUL, is_product, produ
 OPERATIONS_PER_BYTE = 8
 """Operations of float32 in the time of reading a byte from memory."""
 MOST_ROWS = 16
-"""Rows of a product up to which its time is that of reading its weights: two operations for each weight and row."""
+"""Most rows of a product whose time is that of reading its weights: two operations for each weight and row."""
 _LARGEST = 127
 
 
 def weight_only_products(module: Any, chosen: Collection[int] | None = None) -> tuple[Any, int]:
     """Return ``module`` with the products of this module's docstring in ``main``, and their number. ``chosen``: their
-    places among :func:`~devices.networks.graph.precisions.products.products_of`; None for all."""
+    positions in :func:`~devices.networks.graph.precisions.products.products_of`; None for all."""
     quantizer = _WeightQuantizer(module, module["main"], chosen)
     replaced = with_main_visited(module, quantizer)
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
@@ -46,8 +47,8 @@ def weight_only_products(module: Any, chosen: Collection[int] | None = None) -> 
 
 
 def takes_its_weights_time(call: Call, weight: Any) -> bool:
-    """Return true for a product of float32 whose time is that of reading its weights. ``weight``: what its second
-    operand is bound to."""
+    """Return true for a product of float32 whose time is that of reading its weights. ``weight``: the value that its
+    second operand is bound to."""
     if operator_name(call) != MATMUL or not is_product(call) or not isinstance(weight, GenericConst):
         return False
     shape = shape_of(call.args[0])
@@ -56,7 +57,7 @@ def takes_its_weights_time(call: Call, weight: Any) -> bool:
 
 def quantized(weight: Array) -> tuple[Array, Array] | None:
     """Return a matrix ``(k, n)`` as numbers of int8, and the scale of each of its ``n`` columns. The numbers are from
-    -127 to 127, rounded to even. None where the matrix has NaN or infinities."""
+    -127 to 127, rounded to even. None if the matrix has NaN or infinities."""
     if not np.isfinite(weight).all():
         return None
     scales = (np.abs(weight).max(axis=0) / np.float32(_LARGEST)).astype(np.float32)
@@ -67,14 +68,14 @@ def quantized(weight: Array) -> tuple[Array, Array] | None:
 
 @mutator
 class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
-    """Gives products weights of int8, and counts them."""
+    """Rewrites products with weights of int8, and counts them."""
 
     def __init__(self, module: Any, function: Any, chosen: Collection[int] | None) -> None:
         super().__init__(module)
         self._products = {call for at, call in enumerate(products_of(function)) if chosen is None or at in chosen}
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self._bound = {each.var: each.value for each in bindings}
-        self._weights: dict[Any, tuple[Any, Any]] = {}  # one that several products have, a tied one, stays one
+        self._weights: dict[Any, tuple[Any, Any]] = {}  # a weight that several products share stays one
         self.changed = 0
 
     def visit_call_(self, call: Call) -> Any:
@@ -96,7 +97,7 @@ class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
         return relax.op.multiply(total, scales)
 
     def _weight(self, call: Call) -> tuple[Any, Any] | None:
-        """Return the numbers and the scales of a product that is to have them."""
+        """Return the int8 weights and the scales of a product. None if it stays in float32."""
         weight: Any = self._bound.get(call.args[1], call.args[1])
         if not takes_its_weights_time(call, weight):
             return None
@@ -109,7 +110,7 @@ class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
 
 
 def _weight_only_matmul(data: te.Tensor, numbers: te.Tensor) -> te.Tensor:
-    """Return the sums of products with numbers of int8, each of which becomes float32 where it is used."""
+    """Return the product of data with numbers of int8, each of which is converted to float32 when it is used."""
     depth, columns = numbers.shape
     k = te.reduce_axis((0, depth), name="k")
 

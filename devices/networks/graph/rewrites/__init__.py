@@ -1,2 +1,2 @@
-"""Rewrites of the graph that TVM's passes lack, or do slowly: one module for each subject, one rule for each
+"""Rewrites of the graph that TVM's passes do not do, or do slowly: one module for each subject, one rule for each
 operator."""

@@ -1,9 +1,9 @@
-"""Additions and multiplications of constants become part of the convolution or product before them.
+"""Folding of additions and multiplications by constants into the convolution or product before them.
 
     (conv(x, w) + b) * c    ->    conv(x, w * c) + b * c
 
-Likewise for ``-``, ``+`` and ``/``, and for products with a constant matrix. This is what is left of a batch norm. The
-constants must vary over the output channels only, and nothing else may read the values in between.
+Likewise for ``-``, ``+`` and ``/``, and for products with a constant matrix. Batch norms leave such operators. The
+constants may only vary over the output channels, and nothing else may read the values in between.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def fold_affine(context: RewriteContext, call: Call) -> Any:
 
 
 def _linear_and_bias(context: RewriteContext, value: Any) -> tuple[Any, Array | None]:
-    """Return the convolution or product with constant weights that ``value`` is, and the constant per channel that is
-    added to it; (None, None) for any other value."""
+    """Return the convolution or product with constant weights in ``value``, and the constant per channel that is added
+    to it (None if there is none). (None, None) for any other value."""
     if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op):
         return None, None
     if value.op.name in _CONVOLUTIONS:
         constant_weight = isinstance(context.known(value.args[1]), GenericConst)
         if value.op.name.endswith("_transpose") and int(value.attrs.groups) > 1:
-            return None, None  # its weights have the output channels of one group
+            return None, None  # its weights only have one group's output channels
         return (value, None) if constant_weight else (None, None)
     if value.op.name == "relax.matmul":
         weight = context.known(value.args[1])
@@ -99,8 +99,8 @@ def _channel_axes(linear: Call) -> tuple[int, int]:
 
 
 def _per_channel(array: Array, shape: tuple[Any, ...], axis: int) -> Array | None:
-    """Return ``array`` as a vector over the channels; None where it varies over another axis, or where the number of
-    channels is not known."""
+    """Return ``array`` as a vector over the channels; None if it varies over another axis, or the number of channels is
+    not known."""
     if array.ndim > len(shape) or axis < 0 or not isinstance(shape[axis], int):
         return None
     padded = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
@@ -110,8 +110,8 @@ def _per_channel(array: Array, shape: tuple[Any, ...], axis: int) -> Array | Non
 
 
 def _are_exact(rounded: Array, exact: Array, axis: int) -> bool:
-    """Return true if the weights of each channel of ``axis`` are about as near as their type has it: too few are too
-    small for it to matter."""
+    """Return true if the rounded weights of each channel of ``axis`` are about as accurate as their type allows. (A few
+    weights that are too small for the type do not matter.)"""
     others = tuple(at for at in range(exact.ndim) if at != axis)
     off = np.square(rounded.astype(np.float64) - exact).sum(others)
     eps = float(ml_dtypes.finfo(rounded.dtype).eps)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The graph around a call, as a rule sees it."""
+"""The graph around a call, for rules that rewrite the call."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RewriteContext:
 
     builder: Any
     lookup_binding: Callable[[Any], Any]
-    #: How often each variable of the function is read, by the variables that it had before.
+    #: How often each variable of the function was read before the rewriting.
     uses: Counter[Any]
-    #: The inputs of the softmaxes whose results only products read.
+    #: The inputs of softmaxes whose results only products (or reshapes) read.
     attention_scores: set[Any]
     #: The call before its operands were rewritten.
     original: Call
@@ -33,7 +33,7 @@ class RewriteContext:
         return self.builder.normalize(value)
 
     def known(self, expression: Any) -> Any:
-        """Return what a variable is bound to, through aliases, and any other expression as it is."""
+        """Return the value that a variable is bound to, through aliases. Any other expression is returned unchanged."""
         while isinstance(expression, relax.Var):
             bound = self.lookup_binding(expression)
             if bound is None:
@@ -49,4 +49,4 @@ class RewriteContext:
 
 
 Rule = Callable[[RewriteContext, Call], Any]
-"""Returns the expression that takes the place of a call; the call itself where nothing changes."""
+"""Returns the expression that replaces a call, or the call itself if nothing changes."""

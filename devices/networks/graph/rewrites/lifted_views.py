@@ -1,12 +1,12 @@
-"""Reshapes behind a product move in front of it.
+"""Moves reshapes after a product to before it.
 
 Some exporters and optimisers write a product of ``(1, 128, 768)`` with a matrix as one of ``(128, 768)``, between two
-reshapes. Nothing is fused over the second one: the operators behind it become a kernel of their own. In front of a
-product a reshape is a view, which costs nothing, and there it often meets the first one.
+reshapes. Nothing is fused across the second reshape: the operators after it become a kernel of their own. Before a
+product, a reshape is a view, which costs nothing, and often cancels with the first reshape.
 
     reshape(f(x @ w), (..., n))    ->    f(reshape(x, (..., k)) @ w)
 
-for a matrix ``w`` of constants, a reshape that leaves the last axis as it is, and ``f`` of element-wise operators whose
+for a matrix ``w`` of constants, a reshape that does not change the last axis, and element-wise operators ``f`` whose
 other operands are constants along the last axis, or single numbers.
 """
 
@@ -36,13 +36,14 @@ _ELEMENT_WISE = frozenset(
 
 
 def lift_views(module: Any) -> Any:
-    """Return ``module`` with the reshapes of this module's docstring moved. Those that are left change nothing."""
+    """Return ``module`` with the reshapes of this module's docstring moved. Remaining reshapes of moved values change
+    nothing."""
     shapes = _new_shapes(module["main"])
     return with_main_visited(module, _ViewLifter(module, shapes)) if shapes else module
 
 
 def _new_shapes(main: Any) -> dict[Any, tuple[int, ...]]:
-    """Return the new shapes of values, by their variables."""
+    """Return the new shapes of the values that change, by their variables."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     bound = {binding.var: binding.value for binding in bindings}
     readers: Counter[Any] = Counter(relax.analysis.free_vars(main.body.body))
@@ -61,7 +62,7 @@ def _new_shapes(main: Any) -> dict[Any, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class _Chain:
-    """The operators between a product and a value that is computed from it, and those in front of the product."""
+    """The operators from a product to a value that is computed from it, and the operators before the product."""
 
     bound: Mapping[Any, Any]
     readers: Mapping[Any, int]
@@ -69,9 +70,9 @@ class _Chain:
     """New extents of all axes but the last."""
 
     def of(self, value: Any, last: int) -> list[Any]:
-        """Return the variables from a product on to ``value``, and those before the product up to a reshape that the
-        new shape makes superfluous. Empty where ``value`` is not computed from a product, or its last axis is not
-        ``last``."""
+        """Return the variables from a product to ``value``. Add the variables before the product, back to a reshape
+        that the new shape makes superfluous, if there is one. Empty if ``value`` is not computed from a product, or its
+        last axis is not ``last``."""
         after, product = self._back(value, last)
         call: Any = self.bound.get(product)
         if operator_name(call) != "relax.matmul" or not isinstance(call.args[1], GenericConst):
@@ -85,8 +86,8 @@ class _Chain:
         return [*after, *before] if is_undone else after
 
     def _back(self, value: Any, last: int) -> tuple[list[Any], Any]:
-        """Return the variables that ``value`` is computed from element by element, each read once, itself and the first
-        included, and the first."""
+        """Return the chain of variables that ``value`` is computed from element by element, each read once, including
+        itself. Return also the last of the chain, the source."""
         chain: list[Any] = []
         while isinstance(value, relax.Var) and self.readers[value] == 1 and (shape_of(value) or (0,))[-1] == last:
             chain.append(value)
@@ -108,7 +109,7 @@ def _is_along_last_axis(operand: Any) -> bool:
 
 @mutator
 class _ViewLifter(PyExprMutator):  # type: ignore[misc]
-    """Writes values in their new shapes."""
+    """Rewrites values in their new shapes."""
 
     def __init__(self, module: Any, shapes: Mapping[Any, tuple[int, ...]]) -> None:
         super().__init__(module)
@@ -133,7 +134,7 @@ class _ViewLifter(PyExprMutator):  # type: ignore[misc]
         return self.builder_.emit(Call(call.op, arguments, call.attrs, call.ty_args))
 
     def _operand(self, operand: Any, rank: int) -> Any:
-        """Return an operand of an element-wise operator that fits values of so many axes."""
+        """Return an operand of an element-wise operator in a form that fits values of ``rank`` axes."""
         if not isinstance(operand, GenericConst) or len(shape_of(operand) or ()) <= rank:
             return self.visit_expr(operand)
         return constant(array_of(operand.value).reshape(-1))

@@ -1,9 +1,9 @@
 """Look-ups and slices.
 
-``take`` of a few ranges is a slice of each. Of other indices it clips: TVM's default mode reads outside of the table
-and crashes for an index out of range. Negative indices that are known count from the end. Indices are read in the shape
-that they were given in: flat ones, as frontends make them, need a kernel before the look-up, and one after it that
-copies the whole result.
+``take`` of a few ranges becomes a slice of each range. Other indices are clipped: in TVM's default mode, an index out
+of range reads outside of the table and crashes. Constant negative indices count from the end. Indices are read in their
+original shape. Frontends flatten them, which needs a kernel before the look-up, and one after it that copies the whole
+result.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from devices.networks.graph.ir.calls import constant, is_call
 from devices.networks.graph.ir.tensors import Array, axes_of, ints, shape_of
 from devices.networks.graph.rewrites.context import RewriteContext, Rule
 
-#: Ranges of indices that are read as slices; for more of them a look-up is as good.
+#: Most ranges of indices that are read as slices. For more ranges, a look-up is as good.
 _MOST_RANGES = 4
 
 
 def _take(context: RewriteContext, call: Call) -> Any:
-    """Constant indices that are a few ranges (the parts of a tuple, a rolled axis) become slices, which take part in
-    fusion; a look-up does not."""
+    """Constant indices that are a few ranges (the parts of a tuple, a rolled axis) become slices, which are fused with
+    other operators; a look-up is not."""
     indices = context.known(call.args[1])
     shape = shape_of(call.args[0])
     if shape is not None and call.attrs.axis is not None and isinstance(indices, GenericConst) and min(shape) > 0:
@@ -44,7 +44,7 @@ def _take(context: RewriteContext, call: Call) -> Any:
 
 
 def _as_slices(context: RewriteContext, call: Call, indices: Any, shape: tuple[int, ...]) -> Any | None:
-    """Return the slices that a look-up of constant indices is; None where it has more than a few ranges."""
+    """Return a look-up of constant indices as slices. None if it has more than a few ranges."""
     table, axis = call.args[0], int(call.attrs.axis) % len(shape)
     chosen = np.clip(_wrapped(call, indices, shape[axis]), 0, shape[axis] - 1)  # as TVM does
     if chosen.ndim == 0:
@@ -75,7 +75,8 @@ def _safe_mode(call: Call) -> str:
 
 
 def _before_reshapes(context: RewriteContext, index: Any) -> Any:
-    """Return what ``index`` is made of by reshapes and by narrowing to 32 bits, which changes no place in a table."""
+    """Return the value before the reshapes of ``index``, and before its narrowing to 32 bits, which does not change an
+    index of a table."""
     while True:
         producer = context.known(index)
         narrowed = is_call(producer, "relax.astype") and (
@@ -97,7 +98,8 @@ def _wrapped(call: Call, indices: Any, extent: int) -> Array:
 
 
 def split_part(context: RewriteContext, item: Any) -> Any:
-    """A part of a split becomes a slice: every reader then fuses its own, where a split writes all parts to memory."""
+    """A part of a split becomes a slice: every reader then fuses its own slice, whereas a split writes all parts to
+    memory."""
     split = context.known(item.tuple_value) if isinstance(item, relax.TupleGetItem) else item
     if not is_call(split, "relax.split"):
         return item
@@ -115,7 +117,7 @@ def slice_along(context: RewriteContext, value: Any, axis: int, begin: int, end:
 
 
 def _slice(context: RewriteContext, call: Call) -> Any:
-    """Drop a slice of everything. Of a transposed tensor transpose the slice, not the whole."""
+    """Drop a slice of everything. Slice a tensor before its transpose, so that only the slice is transposed."""
     value = call.args[0]
     shape = shape_of(value)
     if shape is None or shape_of(call) is None:

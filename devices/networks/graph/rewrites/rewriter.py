@@ -4,8 +4,8 @@ Notation: a *constant* is an expression whose value is known now (weights); a *v
 constant.
 
 Constants are folded with numpy: TVM's FoldConstant compiles a function for every call, which takes 15 s on MobileNetV2.
-Kernels that a frontend emitted in place of an operator become the operator again. A new rule is one entry in a table
-of its module.
+Kernels that a frontend emitted instead of an operator become the operator again. A new rule is one entry in a table of
+its module.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _KERNELS = {
     "minimum": (topi.minimum, relax.op.minimum),
 }
 
-#: Operators that nothing before them is fused with, so that a view in front of them costs nothing.
+#: Operators into which nothing before them is fused, so that a view before them costs nothing.
 _UNFUSED = frozenset({"relax.matmul", "relax.reshape"})
 
 
 def rewrite(module: Any) -> Any:
-    """Return ``module`` with the rules applied to ``main``, and without what they leave unused."""
+    """Return ``module`` with the rules applied to ``main``, and unused bindings removed."""
     function = module["main"]
     rewriter = _OperatorRewriter(module, _count_uses(function), _attention_scores(function))
     rewritten = with_main_visited(module, rewriter)
@@ -83,8 +83,8 @@ class _OperatorRewriter(PyExprMutator):  # type: ignore[misc]
         return RewriteContext(self.builder_, self.lookup_binding, self._uses, self._attention_scores, original)
 
     def _as_operator(self, call: Any) -> Any:
-        """Return the operator that a kernel computes, where the ONNX frontend already made a kernel of it (``Clip``):
-        an operator takes part in the choice of layouts."""
+        """If a call is of a kernel that the ONNX frontend made from an operator (for ``Clip``), return the operator:
+        unlike a kernel, it takes part in the choice of layouts."""
         if not is_call(call, "relax.call_tir"):
             return call
         kernel = self._module[call.args[0]]
@@ -100,7 +100,7 @@ class _OperatorRewriter(PyExprMutator):  # type: ignore[misc]
         return call
 
     def _fold(self, context: RewriteContext, call: Call) -> Any | None:
-        """Return the value of a call of constants; None where it has other operands, or numpy does not compute it.
+        """Return the value of a call on constants. None if it has other operands, or numpy does not compute it.
 
         Equal calls are folded once: an unrolled loop transposes one weight in every step.
         """
@@ -117,8 +117,8 @@ class _OperatorRewriter(PyExprMutator):  # type: ignore[misc]
 
 
 def _identity(operand: Any) -> Any:
-    """Return a tensor itself, not its content, which may be large. The tensor is kept, so that no other takes its
-    place in memory."""
+    """Return a key of an operand. A tensor is its own key, as hashing its content may take long. The key keeps the
+    tensor alive, so that no other tensor gets its address."""
     return operand if isinstance(operand.ty, relax.TensorType) else tvm_ffi.structural_hash(operand)
 
 
@@ -152,7 +152,7 @@ def _count_uses(function: Any) -> Counter[Any]:
 
 
 def _attention_scores(function: Any) -> set[Any]:
-    """Return the input of each softmax whose result only products read."""
+    """Return the input of each softmax whose result only products (or reshapes) read."""
     readers: dict[Any, set[str]] = {}
     softmaxes: dict[Any, Any] = {}
     for block in function.body.blocks:

@@ -1,11 +1,11 @@
-"""Scales of channels become part of the weights of the convolution that reads them.
+"""Moves scales of an image's channels into the weights of the convolution that reads the image.
 
     conv(x * s, w)    ->    conv(x, w * s)
 
 for one image and one scale for each channel, as squeeze-and-excitation computes them (EfficientNet, MobileNetV3,
-RegNet), where the weights are smaller than the image: that is read once in place of twice, and not written again. The
-weights are then computed each time that the network runs. Those of 16 bits stay as they are: constant ones are packed
-in pairs when the network is compiled.
+RegNet), if the weights are smaller than the image. The image is then read once instead of twice, and not written again.
+The weights are computed in each run of the network. Weights of 16 bits are not changed, as they are packed in pairs
+when the network is compiled.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from devices.networks.graph.ir.tensors import shape_of
 
 
 def scale_weights(module: Any) -> Any:
-    """Return ``module`` with scales as part of weights of float32."""
+    """Return ``module`` with scales moved into weights of float32."""
     scaled = with_main_visited(module, _ScaleMover(module))
     return relax.transform.DeadCodeElimination(["main"])(scaled)
 
 
 @mutator
 class _ScaleMover(PyExprMutator):  # type: ignore[misc]
-    """Writes convolutions of scaled images as convolutions with scaled weights."""
+    """Rewrites convolutions of scaled images as convolutions with scaled weights."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
@@ -57,7 +57,8 @@ class _ScaleMover(PyExprMutator):  # type: ignore[misc]
         return Call(call.op, [image, scaled], call.attrs, call.ty_args)
 
     def _scaled(self, call: Call) -> tuple[Any, Any] | None:
-        """Return the image and the scales of its channels that a convolution reads; None where it reads others."""
+        """Return the image and the scales of its channels whose product a convolution reads. None if it reads anything
+        else, or its weights are not smaller."""
         data, weights = call.args
         product = self.lookup_binding(data) if isinstance(data, relax.Var) else None
         shape = shape_of(data)

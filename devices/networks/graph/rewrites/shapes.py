@@ -16,7 +16,7 @@ _PRODUCTS = frozenset({"relax.matmul", *(f"relax.nn.conv{n}d{kind}" for n in (1,
 
 
 def _permute(context: RewriteContext, call: Call) -> Any:
-    """Merge a transpose with the one before it. One that moves only axes of one element becomes a reshape."""
+    """Merge a transpose with the one before it. A transpose that moves only axes of one element becomes a reshape."""
     argument = call.args[0]
     shape = shape_of(argument)
     if shape is None:
@@ -50,8 +50,8 @@ def _reshape(context: RewriteContext, call: Call) -> Any:
 
 
 def _convert(context: RewriteContext, call: Call) -> Any:
-    """Drop the rounding of sums of half-precision products, which are float32, if they become float32 again. Any other
-    rounding is what the network asks for."""
+    """Drop the rounding of float32 sums of half-precision products if they are converted back to float32. Any other
+    rounding stays, as the network asks for it."""
     producer = context.known(call.args[0])
     if not is_call(producer, "relax.astype"):
         return call
@@ -61,7 +61,7 @@ def _convert(context: RewriteContext, call: Call) -> Any:
 
 
 def _are_of_halves(context: RewriteContext, value: Any) -> bool:
-    """Return true for the sums of a product of half precision, with a bias or without, in another shape or not."""
+    """Return true for the sums of a product of half precision, with or without a bias, also in another shape."""
     found = context.known(value)
     while operator_name(found) in ("relax.reshape", "relax.permute_dims") or _is_biased(context, found):
         found = context.known(found.args[0])

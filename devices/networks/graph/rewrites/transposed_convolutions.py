@@ -1,21 +1,21 @@
 """Transposed convolutions as convolutions whose results are interleaved.
 
 TVM computes a transposed convolution of stride ``s`` as a convolution of its input with ``s - 1`` zeros put between the
-elements: of ``s * s`` products in two dimensions all but one are with a zero. Instead, for one dimension and a kernel
+elements: in two dimensions, all but one of ``s * s`` products are with a zero. Instead, for one dimension and a kernel
 of ``k`` elements, with ``i = output index + padding``,
 
     y[i - padding] = sum over t of x[i // s - t] * w[i % s + s * t],    t = 0 .. ceil(k / s) - 1
 
-which is, for each remainder ``r = i % s``, a convolution with every ``s``-th element of the kernel, reversed. All ``s``
-of them are one convolution with ``s`` times as many channels, whose results ``(q, r)`` become the elements ``q * s +
-r``, cut at both ends: a plain convolution, and a copy into which what follows is fused.
+For each remainder ``r = i % s`` this is a convolution with every ``s``-th element of the kernel, reversed. All ``s``
+convolutions together are one convolution with ``s`` times as many channels. Its results ``(q, r)`` become the elements
+``q * s + r``, cut at both ends. So there is a plain convolution, and a copy into which the next operators are fused.
 
-The results that are cut off are many for small images: with ``k = 4``, ``s = 2``, ``padding = 1``, a generator's usual
-numbers, an output of ``2 n`` elements has ``n + 1`` quotients of which each remainder needs ``n``. Where all remainders
-need as many, but not the same ones, each has a window of the input of its own. The windows are the groups of one
-convolution, which computes nothing that is cut off, for a copy of the input for each remainder.
+For small images, many results are cut off. With ``k = 4``, ``s = 2``, ``padding = 1``, usual in generators, an output
+of ``2 n`` elements has ``n + 1`` quotients, of which each remainder needs ``n``. If all remainders need equally many
+quotients, but not the same ones, each remainder gets its own window of the input. The windows are the groups of one
+convolution, which computes no result that is cut off. The price is a copy of the input for each remainder.
 
-Along an axis with one element of input nothing overlaps: with ``s = k`` it is a matrix product.
+Along an axis with one input element nothing overlaps: with ``s = k`` it is a matrix product.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PLAIN = {f"relax.nn.conv{n}d_transpose": f"conv{n}d" for n in (1, 2, 3)}
 
 @dataclass(frozen=True)
 class _SpatialAxis:
-    """One spatial axis; the quotients ``q`` from ``first`` to ``last`` are computed."""
+    """One spatial axis. The quotients ``q`` from ``first`` to ``last`` are computed."""
 
     extent: int
     kernel: int
@@ -60,37 +60,37 @@ class _SpatialAxis:
 
     @property
     def pads(self) -> tuple[int, int]:
-        """Zeros before and after the input; negative where its ends are not read."""
+        """Zeros before and after the input. Negative if elements at that end of the input are not read."""
         reach = self.dilation * (self.taps - 1)
         return reach - self.first, self.last - (self.extent - 1)
 
     @property
     def cut(self) -> int:
-        """Position of the first interleaved element of the output."""
+        """Position of the output's first element among the interleaved results."""
         return self.padding - self.first * self.stride
 
     @property
     def has_windows(self) -> bool:
-        """True if each remainder has as many elements of the output; element ``j * stride + at`` is the ``j``-th of
-        its remainder."""
+        """True if all remainders have equally many elements of the output. Element ``j * stride + at`` is then the
+        ``j``-th of its remainder."""
         return self.output % self.stride == 0
 
     @property
     def is_cut(self) -> bool:
-        """True if the remainders have results that are no elements of the output."""
+        """True if some interleaved results are not elements of the output."""
         return (self.last - self.first + 1) * self.stride > self.output
 
     def remainder(self, at: int) -> int:
-        """Return the remainder of the elements from ``at`` on, a stride apart."""
+        """Return the remainder of the output elements ``at``, ``at + stride``, ..."""
         return (at + self.padding) % self.stride
 
     def begin(self, at: int) -> int:
-        """Return the position in the input of the first element that they read; negative in its padding."""
+        """Return the position of the first input element that these output elements read. Negative in the padding."""
         return (at + self.padding) // self.stride - (self.taps - 1)
 
     @property
     def window(self) -> int:
-        """Number of elements of the input that they read."""
+        """Number of input elements that the output elements of one remainder read."""
         return self.output // self.stride + self.taps - 1
 
 
@@ -100,7 +100,7 @@ def replace_transposed_convolutions(module: Any) -> Any:
 
 
 def _as_convolution(builder: relax.BlockBuilder, call: Call) -> Any:
-    """Return a convolution and the interleaving of its results; the call itself, where it is not replaced."""
+    """Return a convolution and the interleaving of its results; or the call itself if it is not replaced."""
     axes = _axes(call) if isinstance(call.args[1], GenericConst) else None
     if axes is None:
         return call
@@ -109,8 +109,8 @@ def _as_convolution(builder: relax.BlockBuilder, call: Call) -> Any:
 
 
 def _saves_enough(call: Call, axes: list[_SpatialAxis]) -> bool:
-    """Return true if windows save more by what is not computed than their copies cost."""
-    inputs, each = (int(extent) for extent in call.args[1].ty.shape.values[:2])  # of all groups, of one
+    """Return true if the results that windows do not compute save more than the windows' copies cost."""
+    inputs, each = (int(extent) for extent in call.args[1].ty.shape.values[:2])  # of all groups; of one group
     places = prod(axis.stride for axis in axes)
     cut = prod(axis.last - axis.first + 1 for axis in axes) - prod(axis.output // axis.stride for axis in axes)
     operations = 2 * cut * places * inputs * each * prod(axis.taps for axis in axes)
@@ -119,7 +119,7 @@ def _saves_enough(call: Call, axes: list[_SpatialAxis]) -> bool:
 
 
 def _in_windows(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxis]) -> Any:
-    """Return a convolution of which each remainder is a group, and the interleaving of its results."""
+    """Return a convolution with a group for each remainder, and the interleaving of its results."""
     groups, strides, n = int(call.attrs.groups), [axis.stride for axis in axes], len(axes)
     places = [*np.ndindex(*strides)]
     weight = _weight(call.args[1].value.numpy(), groups, axes)
@@ -146,7 +146,7 @@ def _in_windows(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxis
 
 
 def _padded(builder: relax.BlockBuilder, data: Any, axes: list[_SpatialAxis]) -> tuple[Any, list[int]]:
-    """Return the input with the zeros that windows read, and how many are before it on each axis."""
+    """Return the input with the zeros that windows read, and the number of zeros before it on each axis."""
     before = [max(0, -min(axis.begin(at) for at in range(axis.stride))) for axis in axes]
     ends = [max(axis.begin(at) for at in range(axis.stride)) + axis.window for axis in axes]
     after = [max(0, end - axis.extent) for axis, end in zip(axes, ends, strict=True)]
@@ -203,7 +203,7 @@ def _slice(builder: relax.BlockBuilder, data: Any, begin: list[int], extents: li
 
 
 def _axes(call: Call) -> list[_SpatialAxis] | None:
-    """Return the spatial axes of a transposed convolution; None where it is not replaced."""
+    """Return the spatial axes of a transposed convolution. None if it is not replaced."""
     attrs = call.attrs
     n = len(attrs.strides)
     layouts = (str(attrs.data_layout), str(attrs.out_layout), str(attrs.kernel_layout))
@@ -223,15 +223,15 @@ def _axes(call: Call) -> list[_SpatialAxis] | None:
         if extents[at] == 1 and dilation == 1:
             stride = max(kernels[at], outputs[at] + padding)
         axis = _SpatialAxis(extents[at], kernels[at], stride, dilation, padding, outputs[at])
-        if axis.extent + min(axis.pads[0], 0) + min(axis.pads[1], 0) <= 0:  # reads zeros alone
+        if axis.extent + min(axis.pads[0], 0) + min(axis.pads[1], 0) <= 0:  # it only reads zeros
             return None
         axes.append(axis)
     return axes
 
 
 def _weight(kernel: npt.NDArray[Any], groups: int, axes: list[_SpatialAxis]) -> npt.NDArray[Any]:
-    """Return weights (output channels, inputs of a group, taps...) made of (inputs, outputs of a group, kernel...); the
-    output channels are ordered by group, remainders, channel."""
+    """Return weights (output channels, inputs of a group, taps...) made from (inputs, outputs of a group, kernel...).
+    The output channels are ordered by group, remainders, channel."""
     n = len(axes)
     ends = [(0, axis.taps * axis.stride - axis.kernel) for axis in axes]
     inputs, each = kernel.shape[0] // groups, kernel.shape[1]

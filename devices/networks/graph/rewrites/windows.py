@@ -1,4 +1,4 @@
-"""Norms, softmaxes, poolings and paddings in the forms that lower and tune best."""
+"""Norms, softmaxes, poolings and paddings in the forms that are lowered and tuned best."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _ADAPTIVE = {f"relax.nn.adaptive_avg_pool{n}d": getattr(relax.op.nn, f"avg_pool{
 
 
 def _norm_of_one_axis(context: RewriteContext, call: Call) -> Any:
-    """Turn a layer norm over several axes, which are the last ones, into a norm over one axis. TVM's rule for layouts
-    transposes the data of the former, but not their weights."""
+    """Turn a layer norm over several last axes into a norm over one axis. For several axes, TVM's layout rule
+    transposes the data, but not the weights."""
     shape = shape_of(call)
     axes = [] if shape is None else sorted(axis % len(shape) for axis in ints(call.attrs.axes))
     if shape is None or len(axes) < 2 or axes != list(range(axes[0], len(shape))):
@@ -36,10 +36,10 @@ def _norm_of_one_axis(context: RewriteContext, call: Call) -> Any:
 
 
 def _softmax_of_rows(context: RewriteContext, call: Call) -> Any:
-    """Turn a softmax that only products read (attention) into one of rows, between views.
+    """Turn a softmax that only products read (attention) into a softmax of rows, between views.
 
-    All softmaxes of as many rows are then one kernel, whose blocks have few places to go. Others stay: something may be
-    fused with them.
+    All softmaxes of equally many rows are then one kernel, with few places for its blocks. Other softmaxes stay:
+    operators may be fused with them.
     """
     if context.original.args[0] not in context.attention_scores:
         return call
@@ -51,9 +51,9 @@ def _softmax_of_rows(context: RewriteContext, call: Call) -> Any:
 
 
 def _windows_of_one_size(_context: RewriteContext, call: Call) -> Any:
-    """Turn adaptive pooling into pooling over windows of one size, and over single elements into nothing.
+    """Turn adaptive pooling into pooling over windows of one size. Drop it if its windows are single elements.
 
-    Windows whose sizes differ keep the adaptive operator: TVM can tune nothing of it.
+    If window sizes differ, the adaptive operator stays. TVM cannot tune it.
     """
     before, after = shape_of(call.args[0]), shape_of(call)
     if before is None or after is None:
@@ -69,7 +69,7 @@ def _windows_of_one_size(_context: RewriteContext, call: Call) -> Any:
 
 
 def _pad(_context: RewriteContext, call: Call) -> Any:
-    """Drop a padding by nothing."""
+    """Drop a padding of zero width."""
     return call if any(ints(call.attrs.pad_width)) else call.args[0]
 
 

@@ -1,8 +1,8 @@
-"""ONNX's If, Loop and Scan without branches and loops, where their course is known before the network runs.
+"""ONNX's If, Loop and Scan without branches and loops, if their control flow is known before the network runs.
 
-- An If whose condition is constant becomes the branch that is taken. Otherwise both are computed, and the result is
-  chosen: branches have no side effects.
-- A Loop of a known number of turns, and a Scan, whose turns follow from a shape, are written turn by turn.
+- An If with a constant condition becomes the branch that is taken. Otherwise both branches are computed and a result is
+  selected, as branches have no side effects.
+- A Loop with a known number of iterations is unrolled. So is a Scan, whose number of iterations follows from a shape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValu
 
 MOST_TURNS = 2048
 _MOST_NODES = 50_000
-"""Most nodes of all turns together: more would be a network of too many operators."""
+"""Most nodes of all iterations together: more would be too many operators."""
 
 
 def choose_branch(node: OnnxNode, write: NodeWriter) -> list[str]:
@@ -61,7 +61,7 @@ def unroll_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
     body: onnx.GraphProto = node.attributes["body"]
     scanned = int(node.attributes["num_scan_inputs"])
     if node.graph.opset < 9:
-        raise UnknownValueError  # the operator had a batch dimension then
+        raise UnknownValueError  # the operator had a batch dimension before opset 9
     states = [node.input(at) for at in range(len(node.proto.input) - scanned)]
     positions = range(len(states), len(node.proto.input))
     results_of = len(body.output) - len(states)
@@ -93,8 +93,7 @@ def unroll_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
 
 
 def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: NodeWriter) -> list[str]:
-    """Write the nodes of ``body`` with its inputs as ``arguments``; the values that it defines get names of their
-    own."""
+    """Write the nodes of ``body`` with ``arguments`` as its inputs. The values that it defines get unique names."""
     names = dict(zip((value.name for value in body.input), arguments, strict=True))
     prefix = write.fresh_prefix()
     for tensor in body.initializer:
@@ -112,7 +111,7 @@ def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: NodeWriter)
 
 
 def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
-    """Return ``node`` with its inputs and outputs named by ``names``, inside its own graphs too."""
+    """Return ``node`` with its inputs and outputs renamed by ``names``, also in its subgraphs."""
     result = onnx.NodeProto()
     result.CopyFrom(node)
     for field in (result.input, result.output):
@@ -132,7 +131,7 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
 
 
 class _Course:
-    """The conditions on which a Loop takes another turn, where they are known before the network runs."""
+    """The conditions of a Loop for further iterations, as far as they are known before the network runs."""
 
     def __init__(self, body: onnx.GraphProto, node: OnnxNode) -> None:
         self._body, self._graph = body, node.graph
@@ -144,8 +143,8 @@ class _Course:
         self._nodes = self._deciding()
 
     def goes_on_after(self, turn: Array) -> bool:
-        """Return true if the body asks for another turn after ``turn``. Raises where that depends on data. Turns are
-        asked for in their order."""
+        """Return true if the body asks for another iteration after ``turn``. Raises :class:`UnknownValueError` if that
+        depends on data. Must be called for the iterations in order."""
         number, still = (value.name for value in self._body.input[:2])
         known: dict[str, Any] = {**self._graph.constants, **constants_of(self._body), **self._carried}
         known.update({number: turn, still: np.asarray(True)})
@@ -159,7 +158,7 @@ class _Course:
         return bool(as_array(condition).reshape(()))
 
     def _deciding(self) -> list[onnx.NodeProto]:
-        """Return the nodes that the condition is computed by, in this turn or from values of earlier ones."""
+        """Return the nodes that compute the condition, directly or through values carried from earlier iterations."""
         wanted = {self._body.output[0].name}
         while True:
             nodes: list[onnx.NodeProto] = []

@@ -1,4 +1,4 @@
-"""Fourier transforms of ONNX as products with constant matrices of cosines and sines."""
+"""ONNX's Fourier transforms as products with constant matrices of cosines and sines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
 
 _LONGEST = 4096
-"""Points of one transform: its two matrices have that many rows and columns."""
+"""Most points of one transform: its two matrices have that many rows and columns."""
 
 
 def fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
@@ -22,7 +22,7 @@ def fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
         raise UnknownValueError
     used = min(points, shape[axis])
     order = [at for at in range(len(shape)) if at != axis]
-    order = [*order[:-1], axis]  # the parts apart, the points last
+    order = [*order[:-1], axis]  # without the axis of parts, the points last
     data = write.take(node.input(0), 0, used, axis)
     parts = []
     for part in range(shape[-1]):
@@ -70,7 +70,7 @@ def _matrices(
 ) -> tuple[Array, Array]:
     """Return exp(-2 pi i jk / points), or its inverse: (used points, frequencies)."""
     frequencies = points // 2 + 1 if one_sided else points
-    # The product of the indices modulo the points, in whole numbers: angles stay small and exact.
+    # The product of the indices is reduced modulo the points, in integers, so that angles stay small and exact.
     turns = (np.arange(used)[:, None] * np.arange(frequencies)) % points / points
     angles = (2 if inverse else -2) * np.pi * turns
     scale = 1 / points if inverse else 1

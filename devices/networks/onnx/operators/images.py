@@ -1,4 +1,4 @@
-"""Operators of ONNX on images, or on signals of any number of dimensions behind batch and channels."""
+"""ONNX's operators on images, or on signals of any number of dimensions after batch and channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from devices.networks.onnx.nodes import NodeWriter, OnnxNode, UnknownValueError
 
 
 def to_depth(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write SpaceToDepth, channels first or last among the new ones."""
+    """Write SpaceToDepth. The old channels are the outer or the inner part of the new ones, by its mode."""
     batch, channels, height, width = node.shape(0)
     block = node.attributes["blocksize"]
     order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
@@ -23,7 +23,7 @@ def to_depth(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def transposed_to_shape(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write ConvTranspose to a given shape: its padding follows."""
+    """Write ConvTranspose with a given output shape, from which its padding follows."""
     wanted = node.attributes.get("output_shape")
     if not wanted:
         return None
@@ -47,7 +47,8 @@ def transposed_to_shape(node: OnnxNode, write: NodeWriter) -> Sequence[str] | No
 
 
 def folded_blocks(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write Col2Im: a transposed convolution in which every row of a block has a kernel of one 1, at its place."""
+    """Write Col2Im as a transposed convolution: every row of a block has a kernel with a single 1, at the row's
+    place."""
     image, kernel = node.constant(1).tolist(), node.constant(2).tolist()
     batch, rows, _ = node.shape(0)
     dimensions, size = len(image), math.prod(kernel)
@@ -65,8 +66,8 @@ def folded_blocks(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def pooled_with_places(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write MaxPool that also gives the places of the maxima, as indices into the whole flattened input: the elements
-    of a window one after the other, the first of the largest."""
+    """Write a MaxPool that also returns the places of the maxima, as indices into the whole flattened input. It
+    compares the elements of a window one after the other; the first of equal maxima counts."""
     if not node.wants(1):
         return pooled(node, write)
     shape = node.shape(0)
@@ -102,8 +103,8 @@ def pooled_with_places(node: OnnxNode, write: NodeWriter) -> Sequence[str] | Non
 
 
 def pooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a pooling whose padding follows from its extents with that padding, and an LpPool that rounds up its number
-    of windows with zeros behind the data: TVM divides such windows by what is in them."""
+    """Write a pooling with automatic padding with explicit padding. Write an LpPool that rounds up its number of
+    windows with zeros after the data, as TVM divides such windows by the number of their elements."""
     rounds_up = node.proto.op_type == "LpPool" and node.attributes.get("ceil_mode")
     if not node.attributes["auto_pad"].startswith("SAME") and not rounds_up:
         return None
@@ -121,7 +122,7 @@ def pooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def unpooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write MaxUnpool: zeros, with the maxima at their places. TVM takes one axis's padding for another's."""
+    """Write MaxUnpool: zeros, with the maxima at their places. TVM's translation confuses the paddings of axes."""
     if node.has(2):
         return None
     shape, kernel = node.shape(0), node.attributes["kernel_shape"]
@@ -136,7 +137,7 @@ def unpooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def aligned_regions(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write RoiAlign of scaled boxes: TVM moves them by half a pixel before it scales them, not after."""
+    """Write RoiAlign of scaled boxes. TVM moves boxes by half a pixel before it scales them, instead of after."""
     scale = node.attributes["spatial_scale"]
     mode = node.attributes.get("coordinate_transformation_mode", "output_half_pixel")
     if mode != "half_pixel" or scale == 1:
@@ -146,7 +147,7 @@ def aligned_regions(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def suppressed(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write NonMaxSuppression that selects the same number of boxes whatever the data are: those of the best scores."""
+    """Write a NonMaxSuppression that selects the same number of boxes for any data: those with the best scores."""
     boxes, classes, count = node.shape(1)
     wanted = min(int(node.constant_or(2, 0).reshape(())), count)
     nothing_overlaps = wanted == 1 or float(node.constant_or(3, 0).reshape(())) >= 1
@@ -161,7 +162,7 @@ def suppressed(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 def _windows(
     node: OnnxNode, extents: Sequence[int], reach: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the padding before, and the number of windows, of each dimension."""
+    """Return the padding before each dimension, and its number of windows."""
     pads = node.attributes.get("pads") or [0] * 2 * len(extents)
     auto = node.attributes["auto_pad"]
     begins, counts = [], []
@@ -175,14 +176,14 @@ def _windows(
         room = extent + before + after - reach[at]
         count = (-(-room // strides[at]) if node.attributes.get("ceil_mode") else room // strides[at]) + 1
         if (count - 1) * strides[at] >= extent + before:
-            count -= 1  # it would begin in the padding behind
+            count -= 1  # it would begin in the padding at the end
         begins.append(before)
         counts.append(count)
     return begins, counts
 
 
 def convolution_at_offsets(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write DeformConv of images: bilinear samples at every kernel place's own offset, then a product with the
+    """Write DeformConv of images: bilinear samples at the offsets of each kernel element, then a product with the
     weights."""
     batch, channels, height, width = node.shape(0)
     outputs, _, *kernel = node.shape(1)
@@ -212,7 +213,7 @@ def convolution_at_offsets(node: OnnxNode, write: NodeWriter) -> Sequence[str] |
             share = shares[at] if corner[at] else write("Sub", one, shares[at])
             last = np.asarray(extent - 1, dtype)
             kept = write("Max", write("Min", place, last), np.zeros((), dtype))
-            share = write("Where", write("Equal", place, kept), share, np.zeros((), dtype))  # zero outside
+            share = write("Where", write("Equal", place, kept), share, np.zeros((), dtype))  # zero outside of the image
             whole = write.cast(kept, TensorProto.INT64)
             weight = write("Mul", weight, share) if weight else share
             index = write("Add", write("Mul", index, np.asarray(width, np.int64)), whole) if index else whole

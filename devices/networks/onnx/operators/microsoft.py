@@ -1,5 +1,5 @@
-"""Operators of com.microsoft on floats, which ONNX Runtime's optimiser and its quantiser of weights write, written with
-ONNX's. :mod:`devices.networks.onnx.operators.quantization` has those on quantised tensors."""
+"""Operators of com.microsoft on floats, written with ONNX's operators. ONNX Runtime's optimiser and its quantiser of
+weights produce them. :mod:`devices.networks.onnx.operators.quantization` has those on quantised tensors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
 }
-"""The parameters of activations."""
+"""The names of the parameters of each activation."""
 
 
 def _product(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
-    """Write a product of matrices that are transposed, times a number."""
+    """Write a product of matrices, which may be transposed, times a number."""
     settings = node.attributes
     if settings.get("transBatchA") or settings.get("transBatchB"):
         raise UnknownValueError
@@ -40,7 +40,7 @@ def _turned(node: OnnxNode, at: int, write: NodeWriter) -> str:
 
 
 def _convolution(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
-    """Write a convolution, what is added to it, and its activation."""
+    """Write a convolution, the addition of another input, and its activation."""
     settings = {name: value for name, value in node.attributes.items() if not name.startswith("activation")}
     result = write("Conv", *(node.input(at) for at in range(3) if node.has(at)), **settings)
     if node.has(3):
@@ -74,7 +74,7 @@ def _quick_gelu(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
 
 
 def _norm_of_sum(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
-    """Write the norm of the last axis of a sum, which is an output too."""
+    """Write the norm over the last axis of a sum. The sum is an output too."""
     centred = node.proto.op_type == "SkipLayerNormalization"
     if node.wants(1) or node.wants(2):
         raise UnknownValueError  # statistics, for training
@@ -93,7 +93,7 @@ def _norm_of_sum(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
 
 
 def _product_with_few_bits(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
-    """Write a product with a constant matrix of few bits, in blocks of a scale each, as floats."""
+    """Write a product with a constant matrix of few bits, with a scale for each block, as a product of floats."""
     settings = node.attributes
     rows, columns, bits = settings["N"], settings["K"], settings.get("bits", 4)
     size = settings["block_size"]
@@ -114,7 +114,7 @@ def _product_with_few_bits(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
-    """Return the numbers in every row of bytes, the lowest bits first."""
+    """Return the numbers that are packed in every row of bytes, the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers: Array = (packed[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
     return numbers.reshape(len(packed), -1)
@@ -129,4 +129,4 @@ REWRITES: dict[str, Rewrite] = {
     "SkipLayerNormalization": _norm_of_sum,
     "SkipSimplifiedLayerNormalization": _norm_of_sum,
 }
-"""What is written instead, by operator."""
+"""The rewrite of each operator."""

@@ -1,8 +1,8 @@
-"""ONNX's floats of 8 bits and integers of 4 bits between the operators of a network, in types that kernels have.
+"""ONNX's floats of 8 bits and integers of 4 bits, between the operators of a network, in types that kernels support.
 
-A float of 8 bits becomes a float32 of the same value, an integer of 4 bits one of 8. What makes them (Cast, CastLike,
-QuantizeLinear) rounds to the numbers of the narrow type, what reads them (Cast, DequantizeLinear) converts, and what
-moves them moves the wider ones.
+A float of 8 bits becomes a float32 of the same value, an integer of 4 bits an integer of 8. Operators that make them
+(Cast, CastLike, QuantizeLinear) round to numbers of the narrow type. Operators that read them (Cast, DequantizeLinear)
+convert the wider numbers, and operators that move them move the wider numbers.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _MOVING = frozenset(
     {"Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"}
     | {"Unsqueeze"}
 )
-"""Operators that give elements of their inputs, whatever these are."""
+"""Operators that only move elements of their inputs, of any type."""
 
 
 @dataclass(frozen=True)
 class _Floats:
-    """The numbers of a type of 8 bits."""
+    """The numbers of a float type of 8 bits."""
 
     least_exponent: int
     """Exponent of the smallest normal number."""
     mantissa: int
-    """Bits behind the point."""
+    """Bits of the mantissa after the point."""
     largest: float
     beyond: float
-    """What a number above the largest becomes without saturation."""
+    """Value that a number above the largest becomes without saturation."""
     signed_zero: bool = True
 
     @property
     def exponents(self) -> int:
-        """Bits that count exponents up to the first one that is too large."""
+        """Bits of a counter of exponents, up to the first exponent that is too large."""
         return (int(np.log2(self.largest)) + 1 - self.least_exponent).bit_length()
 
 
@@ -50,14 +50,14 @@ _FLOATS = {
     TensorProto.FLOAT8E5M2FNUZ: _Floats(-15, 2, 57344, np.nan, signed_zero=False),
 }
 _INTEGERS = {TensorProto.INT4: (np.int8, -8, 7), TensorProto.UINT4: (np.uint8, 0, 15)}
-"""The wider type, the least and the largest number."""
+"""The wider type, the least and the largest number of each narrow type."""
 _NARROW = frozenset({*_FLOATS, *_INTEGERS})
 _WHOLE = frozenset(getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
 
 
 def in_wider_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return ``model`` without narrow types between its operators; as it is where one is an input or an output, or in
-    an operator that is not read."""
+    """Return ``model`` without narrow types between its operators. It is unchanged if an input or output has a narrow
+    type, or if an operator with one cannot be rewritten."""
     graph = known(model)
     narrow = {name for name, kind in graph.types.items() if kind in _NARROW}
     ends = {value.name for value in (*model.graph.input, *model.graph.output)}
@@ -94,7 +94,8 @@ def _wide(tensor: onnx.TensorProto) -> Array:
 
 
 def _converted(node: OnnxNode, write: NodeWriter, narrow: set[str]) -> str | None:
-    """Return the result in place of the node's; None where the node can stay. Raises where it cannot be read."""
+    """Write the replacement of a node and return its result. None if the node can stay. Raises
+    :class:`UnknownValueError` if the node cannot be rewritten."""
     convert = _CONVERTED.get(node.proto.op_type) if node.proto.domain in ("", "ai.onnx") else None
     names = {*node.proto.input, *node.proto.output} & narrow
     if convert is not None and names:
@@ -113,7 +114,7 @@ def _cast(node: OnnxNode, write: NodeWriter, _narrow: set[str]) -> str:
         saturates = bool(node.attributes.get("saturate", 1))
         return _rounded(write, write.cast(node.input(0), TensorProto.FLOAT), _FLOATS[target], saturates)
     if source not in (*_WHOLE, *_INTEGERS):
-        raise UnknownValueError  # ONNX cuts off what ONNX Runtime rounds
+        raise UnknownValueError  # ONNX truncates, ONNX Runtime rounds
     dtype, least, _ = _INTEGERS[target]
     offset, turn = np.asarray(-least, np.int64), np.asarray(16, np.int64)
     whole = write("Add", write.cast(node.input(0), TensorProto.INT64), offset)
@@ -125,7 +126,7 @@ def _quantized(node: OnnxNode, write: NodeWriter, _narrow: set[str]) -> str | No
     target = node.graph.types.get(node.proto.output[0])
     if target not in _NARROW or node.attributes.get("block_size"):
         raise UnknownValueError
-    if target in _FLOATS:  # whose zero point is zero
+    if target in _FLOATS:  # the zero point of floats is zero
         data, scale = (write.cast(node.input(at), TensorProto.FLOAT) for at in (0, 1))
         shares = write("Div", data, _along_axis(node, write, scale))
         return _rounded(write, shares, _FLOATS[target], bool(node.attributes.get("saturate", 1)))
@@ -147,7 +148,7 @@ def _dequantized(node: OnnxNode, write: NodeWriter, narrow: set[str]) -> str | N
 
 
 def _along_axis(node: OnnxNode, write: NodeWriter, scale: str) -> str:
-    """Return one scale, or one for each place of the node's axis."""
+    """Return one scale, or one for each position along the node's axis, shaped to broadcast."""
     sizes, rank = node.shape(1), len(node.shape(0))
     if not sizes or sizes == (1,):
         return write.reshape(scale, [])
@@ -157,8 +158,8 @@ def _along_axis(node: OnnxNode, write: NodeWriter, scale: str) -> str:
 
 
 def _rounded(write: NodeWriter, value: str, kind: _Floats, saturates: bool) -> str:
-    """Write the nearest number of a narrow type, of two the even one: of whole multiples of the distance of numbers
-    there, which is a power of two."""
+    """Write the nearest number of a narrow type; ties round to even. The value is rounded to a multiple of the distance
+    between numbers of its magnitude, a power of two."""
     limit = _number(kind.largest if saturates else 2.0 ** (int(np.log2(kind.largest)) + 1))
     kept = write("Max", write("Min", value, limit), -limit)
     rest = write("Max", write("Abs", kept), _number(2.0**kind.least_exponent))

@@ -1,5 +1,5 @@
-"""Operators whose meaning changed, and that onnx's conversion to a newer version leaves as they are, or converts
-wrongly.
+"""Operators whose meaning changed between versions, but that onnx's conversion to a newer version does not convert, or
+converts wrongly.
 
 Each is written so that it means the same in the old version and in the new one.
 """
@@ -14,7 +14,7 @@ from devices.networks.onnx.operators.rewrites import Rewrite
 
 
 def _hardmax(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a Hardmax over all axes from its own on, as before version 13."""
+    """Write a Hardmax over all axes from ``axis`` on, as it was before version 13."""
     if node.graph.opset >= 13:
         return None
     rows = write("Flatten", node.input(0), axis=node.attributes["axis"] % len(node.shape(0)))
@@ -22,8 +22,8 @@ def _hardmax(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _broadcast(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write the second operand with ones behind its axes, which are those of the first from ``axis`` on: before version
-    7."""
+    """Write the second operand with trailing axes of 1. Before version 7, its axes were those of the first operand from
+    ``axis`` on."""
     attributes = dict(node.attributes)
     if node.graph.opset >= 7 or not attributes.pop("broadcast", 0):
         return None
@@ -38,7 +38,7 @@ def _broadcast(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _leaky(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a PRelu whose slopes are those of the channels, as before version 7."""
+    """Write a PRelu with a slope for each channel, as it was before version 7."""
     if node.graph.opset >= 7 or len(node.shape(1)) != 1:
         return None
     slopes = node.constant(1).reshape([-1, *[1] * (len(node.shape(0)) - 2)])
@@ -57,4 +57,4 @@ REWRITES: dict[str, Rewrite] = {
     "Resize": _first_resize,
     "Upsample": upsampled,
 }
-"""What is written instead, by operator."""
+"""The rewrite of each operator."""

@@ -1,7 +1,7 @@
 """ONNX's operators on quantised tensors as operators on floats between DequantizeLinear and QuantizeLinear.
 
-``QLinearConv`` and its kin, which older quantisers write, become the form that newer ones write: every tensor is
-dequantised, the operator computes in floats, its result is quantised.
+Older quantisers write ``QLinearConv`` and similar operators. These become the form of newer quantisers: every tensor is
+dequantised, the operator computes in floats, and its result is quantised.
 :mod:`devices.networks.graph.low_precision.quantization` does the rest.
 """
 
@@ -16,12 +16,12 @@ from onnx import TensorProto, helper
 _MICROSOFT = "com.microsoft"
 Domain = tuple[str, str]
 _SOFTMAX_OF_ONE_AXIS = 13
-"""Version of ONNX's operators from which on a softmax is over one axis."""
+"""First version of ONNX's operators in which a softmax is over one axis."""
 
 
 @dataclass
 class _Expansion:
-    """The nodes that take the place of ``node``."""
+    """The nodes that replace ``node``."""
 
     node: onnx.NodeProto
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -33,30 +33,30 @@ class _Expansion:
         return name
 
     def input(self, at: int) -> str:
-        """Return the name of an input; empty where it is missing."""
+        """Return the name of an input. Empty if it is missing."""
         return str(self.node.input[at]) if at < len(self.node.input) else ""
 
     def floats(self, at: int, axis: int = 0) -> str:
-        """Return the input ``at``, whose scale and zero point follow it, dequantised."""
+        """Return the input ``at``, dequantised. Its scale and zero point are the inputs after it."""
         return self.add("DequantizeLinear", [self.input(at), self.scale(at + 1), *self.zero(at + 2)], axis=axis)
 
     def scale(self, at: int) -> str:
-        """Return a scale in float32: products of half-precision numbers would be rounded."""
+        """Return a scale in float32, as products of half-precision numbers would be rounded."""
         return self.add("Cast", [self.input(at)], to=TensorProto.FLOAT)
 
     def zero(self, at: int) -> list[str]:
         return [self.input(at)] if self.input(at) else []
 
     def bias(self, at: int, scales: tuple[int, int]) -> list[str]:
-        """Return an input of integers whose scale is the product of those of the factors, dequantised; empty where it
-        is missing."""
+        """Return a bias of integers, dequantised. Its scale is the product of the factors' scales. Empty if it is
+        missing."""
         if not self.input(at):
             return []
         scale = self.add("Mul", [self.scale(scale) for scale in scales])
         return [self.add("DequantizeLinear", [self.input(at), scale], axis=0)]
 
     def finish(self, result: str, scale: int) -> list[onnx.NodeProto]:
-        """Quantise ``result`` with the inputs from ``scale`` on, or hand it on where there are none."""
+        """Quantise ``result`` with the inputs ``scale`` and ``scale + 1``, or pass it on if they are missing."""
         given = [self.scale(scale), *self.zero(scale + 1)] if self.input(scale) else []
         operator = "QuantizeLinear" if given else "Identity"
         self.nodes.append(helper.make_node(operator, [result, *given], [self.node.output[0]]))
@@ -76,7 +76,7 @@ def _convolution(new: _Expansion) -> list[onnx.NodeProto]:
 
 
 def _product(new: _Expansion) -> list[onnx.NodeProto]:
-    """Write a product. Its scales are for the rows of the first, and for the columns of the second operand."""
+    """Write a product. Its scales are per row of the first operand, and per column of the second."""
     return new.finish(new.add("MatMul", [new.floats(0, axis=-2), new.floats(3, axis=-1)]), 6)
 
 
@@ -91,11 +91,12 @@ def _elementwise(operator: str) -> Callable[[_Expansion], list[onnx.NodeProto]]:
 
 
 def _integer_convolution(new: _Expansion) -> list[onnx.NodeProto]:
-    """Write a convolution with sums in float32: exact below 2^24, which are 258 products of the largest numbers."""
+    """Write a convolution with sums in float32: they are exact below 2^24, the sum of 258 products of the largest
+    numbers."""
     data, weight = (new.add("Cast", [name], to=TensorProto.FLOAT) for name in new.node.input[:2])
     if new.input(2):
         data = new.add("Sub", [data, new.add("Cast", [new.input(2)], to=TensorProto.FLOAT)])
-    if new.input(3):  # one for each output channel, which the transposed weight has last
+    if new.input(3):  # one for each output channel, the last axis of the transposed weight
         zeros = new.add("Cast", [new.input(3)], to=TensorProto.FLOAT)
         weight = new.add("Transpose", [new.add("Sub", [new.add("Transpose", [weight]), zeros])])
     result = new.add("Conv", [data, weight], **new.attributes())
@@ -127,7 +128,7 @@ def _convolution_of_either_layout(new: _Expansion) -> list[onnx.NodeProto]:
 
 
 def _largest_of_last_layout(new: _Expansion) -> list[onnx.NodeProto]:
-    """Write a maximum of integers: of floats, which hold all numbers of 8 bits."""
+    """Write a MaxPool of integers as one of floats, which hold all numbers of 8 bits."""
     data = new.turned(new.add("Cast", [new.input(0)], to=TensorProto.FLOAT), last=False)
     result = new.turned(new.add("MaxPool", [data], **new.attributes()), last=True)
     new.nodes.append(helper.make_node("CastLike", [result, new.input(0)], [new.node.output[0]]))
@@ -135,7 +136,7 @@ def _largest_of_last_layout(new: _Expansion) -> list[onnx.NodeProto]:
 
 
 def _softmax(new: _Expansion) -> list[onnx.NodeProto]:
-    """Write a softmax. In the older version that it names, it is over all axes from its own on."""
+    """Write a softmax. If its ``opset`` names an older version, it is over all axes from ``axis`` on."""
     settings = new.attributes()
     axis, data = settings.get("axis", -1), new.floats(0)
     if settings.get("opset", 1) >= _SOFTMAX_OF_ONE_AXIS:  # type: ignore[operator]
@@ -154,14 +155,14 @@ def _choice(new: _Expansion) -> list[onnx.NodeProto]:
 
 
 def _product_to_floats(new: _Expansion) -> list[onnx.NodeProto]:
-    """Write a product of integers, times both scales: those of the columns of the second operand may differ."""
+    """Write a product of integers, times both scales. The second operand may have a scale for each column."""
     left = new.add("DequantizeLinear", [new.input(0), new.scale(2), *new.zero(4)])
     right = new.add("DequantizeLinear", [new.input(1), new.scale(3), *new.zero(5)], axis=-1)
     return _with_bias(new, new.add("MatMul", [left, right]), 6)
 
 
 def _product_of_floats(new: _Expansion) -> list[onnx.NodeProto]:
-    """Write a product whose first operand is quantised by its own range."""
+    """Write a product whose first operand is quantised dynamically, by its own range."""
     names = [f"{new.node.output[0]}/{part}" for part in ("quantized", "scale", "zero")]
     new.nodes.append(helper.make_node("DynamicQuantizeLinear", [new.input(0)], names))
     left = new.add("DequantizeLinear", names)
@@ -197,7 +198,7 @@ _EXPANSIONS: Mapping[Domain, Callable[[_Expansion], list[onnx.NodeProto]]] = {
 
 
 def in_floats(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return ``model`` with the operators of this module's docstring written with others."""
+    """Return ``model`` with the operators of this module's docstring expanded."""
     expansions = [_EXPANSIONS.get((node.domain.replace("ai.onnx", ""), node.op_type)) for node in model.graph.node]
     if not any(expansions):
         return model

@@ -1,7 +1,8 @@
-"""RNN, GRU and LSTM of ONNX, step by step: one product with the weights for all steps, then the steps one by one.
+"""ONNX's RNN, GRU and LSTM, unrolled: one product of the inputs with the weights for all steps, then the steps one by
+one.
 
-The formulas are those of the operators' definitions in ONNX; *gates* are all of a step's, side by side: (batch, gates
-times hidden size).
+The formulas are those of the operators' definitions in ONNX. *Gates* are all gates of a step, side by side: (batch,
+gates times hidden size).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
 
 MOST_STEPS = 2048
-"""Most steps times directions: more would be a network of too many operators."""
+"""Most steps times directions: more would be too many operators."""
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -36,7 +37,8 @@ _WITH_ALPHA = ("hardsigmoid", "leakyrelu", "thresholdedrelu", "elu")
 
 Activation = Callable[[str], str]
 Step = Callable[[str, str, tuple[str, ...]], tuple[str, ...]]
-"""From a step's share of the input's product, the recurrent weights and the states to new states, the output first."""
+"""Takes a step's row of the inputs' product, the recurrent weights and the states. Returns the new states, the output
+first."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def recurrent(node: OnnxNode, write: NodeWriter) -> list[str]:
             row = write.reshape(write.take(direction.inputs, step, step + 1, 0), [batch, -1])
             new = direction.step(row, direction.weights, states)
             output = new[0]
-            if lengths:  # beyond its length a sequence's state stays, and its output is zero
+            if lengths:  # after a sequence's end its state stays, and its output is zero
                 inside = write("Greater", lengths, np.asarray(step, node.dtype(0)))
                 new = tuple(write("Where", inside, one, old) for one, old in zip(new, states, strict=True))
                 output = write("Where", inside, output, np.zeros((), node.dtype(0)))
@@ -155,7 +157,8 @@ def _lstm_step(hidden: int, write: NodeWriter, functions: list[Activation], clip
 
 
 def _gru_step(node: OnnxNode, write: NodeWriter, functions: list[Activation], clip: Activation, biases: str) -> Step:
-    """Return the step of a GRU. Gates in ONNX's order: update, reset, hidden. ``biases``: those of the recurrence."""
+    """Return the step of a GRU. Gates in ONNX's order: update, reset, hidden. ``biases``: the biases of the
+    recurrence."""
     _, _, hidden = node.shape(2)
     f, g = functions
     reset_after = bool(node.attributes["linear_before_reset"])
@@ -194,7 +197,8 @@ def _clip(node: OnnxNode, write: NodeWriter) -> Activation:
 
 
 def _activation(node: OnnxNode, write: NodeWriter, direction: int, at: int) -> Activation:
-    """Return the function ``at`` of a direction. Raises :class:`UnknownValueError` for one that ONNX does not name."""
+    """Return the function ``at`` of a direction. Raises :class:`UnknownValueError` for a function that is not one of
+    ONNX's."""
     kind = node.proto.op_type
     each = len(_ACTIVATIONS[kind])
     names = node.attributes.get("activations") or []
@@ -204,7 +208,7 @@ def _activation(node: OnnxNode, write: NodeWriter, direction: int, at: int) -> A
     for attribute in ("alpha", "beta"):
         values = node.attributes.get(f"activation_{attribute}") or []
         if values and len(values) != len(names):
-            raise UnknownValueError  # ONNX does not say which function they belong to
+            raise UnknownValueError  # ONNX does not define which function they belong to
         if values:
             given[attribute] = float(values[position])
     if name in ("affine", "scaledtanh"):

@@ -1,6 +1,6 @@
-"""ONNX's Resize and Upsample in the forms that TVM misreads, written axis after axis.
+"""ONNX's Resize and Upsample in the forms that TVM misreads, written axis by axis.
 
-TVM takes the factors from the extents, and resizes the axes behind batch and channels only.
+TVM computes the factors from the extents, and only resizes the axes after batch and channels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode
 from devices.networks.resampling import CUBIC_REACH, LINEAR_REACH, Filter, cubic, linear, smoothing
 
-_WHOLE = 1e-3  # rounding error of an extent that a factor in float32 gives
+_WHOLE = 1e-3  # rounding error of an extent that is computed with a float32 factor
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class _ResizedAxis:
     size: int
     """Extent of the result."""
     factor: float
-    """Distance of two elements of the data in the result; ``size / extent`` but for rounding of the size."""
+    """Distance of two elements of the data in the result: ``size / extent``, apart from rounding of the size."""
 
     @property
     def exact(self) -> bool:
@@ -35,7 +35,8 @@ class _ResizedAxis:
 
 
 def upsampled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write Upsample, and Resize in its first version: the nearest element before a place, or between two."""
+    """Write Upsample, and Resize in its first version. It takes the nearest element before a position, or
+    interpolates."""
     shape = node.shape(0)
     scales = node.attributes.get("scales") or node.constant(1).tolist()
     axes = [_ResizedAxis(at, shape[at], int(shape[at] * scale), scale) for at, scale in enumerate(scales)]
@@ -45,7 +46,7 @@ def upsampled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def resized(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a Resize of some axes as one of all axes where TVM reads that rightly, else axis after axis."""
+    """Write a Resize of some axes as a Resize of all axes if TVM reads that correctly, otherwise axis by axis."""
     settings = node.attributes
     if settings.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return _of_all_axes(node, write) if settings.get("axes") else None
@@ -69,7 +70,7 @@ def _axes(node: OnnxNode, given: int) -> list[_ResizedAxis]:
     places = [axis % len(shape) for axis in node.attributes.get("axes") or range(len(shape))]
     extents, values = [shape[at] for at in places], node.constant(given).tolist()
     if given == 2:
-        # In float32, as ONNX Runtime and PyTorch do: some places lie between two elements but for rounding.
+        # In float32, as in ONNX Runtime and PyTorch: the rounding decides positions halfway between two elements.
         return [
             _ResizedAxis(at, extent, math.floor(extent * factor + _WHOLE), float(np.float32(factor)))
             for at, extent, factor in zip(places, extents, values, strict=True)
@@ -90,7 +91,7 @@ def _misread(node: OnnxNode, axes: Sequence[_ResizedAxis], settings: dict[str, A
 
 
 def _of_all_axes(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
-    """Write a Resize of all axes, whose factors are those of the extents."""
+    """Write a Resize of all axes with sizes, so that its factors follow from the extents."""
     shape = node.shape(0)
     axes = [axis % len(shape) for axis in node.attributes.get("axes") or range(len(shape))]
     settings = {
@@ -108,7 +109,7 @@ def _of_all_axes(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
 
 
 def _along_axes(node: OnnxNode, write: NodeWriter, axes: Sequence[_ResizedAxis], settings: dict[str, Any]) -> str:
-    """Write a resize as sums of gathered elements, each with its weight."""
+    """Write a resize, axis by axis, as weighted sums of gathered elements."""
     value = node.input(0)
     for axis in axes:
         if axis.size == axis.extent and axis.factor == 1:
@@ -156,7 +157,8 @@ def _smoothed(node: OnnxNode, write: NodeWriter, axes: Sequence[_ResizedAxis]) -
 
 
 def _taps(axis: _ResizedAxis, settings: dict[str, Any]) -> tuple[list[Array], list[Array]]:
-    """Return the places along an axis that every element of the result is a sum of, and their weights."""
+    """Return the positions along an axis whose elements are summed for each element of the result, and their
+    weights."""
     places = _PLACES[settings.get("coordinate_transformation_mode", "half_pixel")](
         np.arange(axis.size, dtype=np.float32), axis, np.float32(axis.factor)
     )
@@ -186,7 +188,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 
 def _symmetric(at: Array, axis: _ResizedAxis, factor: np.float32) -> Array:
-    """Return places whose rounding to a whole size is shared by both ends."""
+    """Return positions at which both ends share the rounding to a whole size."""
     middle = np.float32(axis.extent / 2 * (1 - axis.size / (axis.extent * float(factor))))
     result: Array = middle + (at + np.float32(0.5)) / factor - np.float32(0.5)
     return result
@@ -204,7 +206,7 @@ _PLACES: dict[str, Callable[[Array, _ResizedAxis, np.float32], Array]] = {
     "pytorch_half_pixel": lambda at, axis, factor: _half_pixel(at, axis, factor) if len(at) > 1 else 0 * at,
     "align_corners": lambda at, axis, _: at * np.float32(max(axis.extent - 1, 0)) / np.float32(max(axis.size - 1, 1)),
 }
-"""Places in the data of the elements of a result, by the mode of transformation."""
+"""Positions in the data of the elements of a result, by the mode of the coordinate transformation."""
 
 _NEAREST: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,

@@ -1,7 +1,7 @@
-"""Operators of ONNX that TVM lacks, or reads in some of their forms only, written with others.
+"""ONNX operators that TVM lacks, or only reads in some of their forms, written with other operators.
 
-A rewrite takes a node and a writer and returns the names of the node's outputs, or None where the node stays as it is.
-It raises :class:`UnknownValueError` where it needs a value that is not known before the network runs.
+A rewrite takes a node and a writer and returns the names of the node's outputs, or None if the node stays unchanged. It
+raises :class:`UnknownValueError` if it needs a value that is not known before the network runs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT1
 
 
 def _bit_shift(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a shift whose distance may be negative, or the number of bits and more: the sign stays of a number that is
-    shifted to the right."""
+    """Write a shift whose distance may be negative, or not less than the number of bits. The result is then 0, or -1
+    for a negative number that is shifted to the right."""
     dtype = node.dtype(0)
     bits = np.asarray(dtype.itemsize * 8, dtype)
     zero = np.zeros((), dtype)
@@ -58,7 +58,7 @@ def _cast_like(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _dropout(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write the identity outside of training, and for a ratio of 0; its mask is all true."""
+    """Write the identity outside of training, and for a ratio of 0. The mask is all true."""
     training = bool(node.constant_or(2, False))
     ratio = float(node.constant_or(1, 0.5))
     if (training and ratio) or (node.wants(1) and node.graph.opset < 12):
@@ -70,7 +70,7 @@ def _dropout(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _expand(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Keep dimensions of the value where the shape has ones, or fewer dimensions."""
+    """Keep the value's extents where the shape has ones, or lacks dimensions."""
     wanted = tuple(int(extent) for extent in node.constant(1))
     shape = np.broadcast_shapes(node.shape(0), wanted)
     return None if shape == wanted else [write("Expand", node.input(0), np.asarray(shape, np.int64))]
@@ -100,7 +100,7 @@ def _lp_normalization(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None
 
 
 def _mod(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write the remainder of floating-point numbers with the divisor's sign."""
+    """Write a floating-point remainder with the divisor's sign."""
     if node.attributes["fmod"] or node.type(0) not in _FLOATS:
         return None
     zero = np.zeros((), node.dtype(0))
@@ -124,7 +124,7 @@ def _one_hot(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 def _pow(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     base, exponent = node.type(0), node.type(1)
-    if base not in _FLOATS and exponent not in _FLOATS:  # TVM has powers of floating-point numbers only
+    if base not in _FLOATS and exponent not in _FLOATS:  # TVM only has powers of floats
         power = write("Pow", *(write.cast(node.input(at), TensorProto.DOUBLE) for at in range(2)))
         return [write.cast(power, base)]
     if base == exponent:
@@ -136,8 +136,8 @@ def _pow(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _reduce_max(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a maximum that is minus infinity where all values are, as of a row that a mask excludes: TVM begins at the
-    lowest finite number. Lower values are considered only where the graph makes them."""
+    """Write a maximum that is minus infinity if all values are, as in a row that a mask excludes. TVM's maximum begins
+    at the lowest finite number. The rewrite is only done if a constant of the graph has minus infinity."""
     if node.type(0) == TensorProto.BOOL:
         return _extreme_of_booleans(node, write)
     if node.type(0) not in _FLOATS or not node.graph.infinite:
@@ -158,7 +158,8 @@ def _extreme_of_booleans(node: OnnxNode, write: NodeWriter) -> Sequence[str] | N
 
 
 def _of_single_elements(operator: str) -> Rewrite:
-    """Return the rewrite of a reduction over no axis as ``operator``: TVM leaves the elements as they are."""
+    """Return the rewrite of a reduction over no axis: it applies ``operator`` to each element. TVM returns the elements
+    unchanged."""
 
     def rewritten(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
         if not node.attributes.get("noop_with_empty_axes") or node.constant_or(1, []).size:
@@ -169,7 +170,7 @@ def _of_single_elements(operator: str) -> Rewrite:
 
 
 def _reverse_sequence(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Reverse every sequence up to its own length: a gather."""
+    """Write the reversal of every sequence up to its own length as a gather."""
     shape = node.shape(0)
     time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
     order = [time, batch, *range(2, len(shape))]
@@ -192,13 +193,13 @@ def _sign(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _thresholded(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a choice: TVM multiplies by zero, which is NaN for an infinity."""
+    """Write a selection: TVM multiplies by zero, which gives NaN for infinity."""
     bound, zero = np.asarray(node.attributes["alpha"], node.dtype(0)), np.zeros((), node.dtype(0))
     return [write("Where", write("Greater", node.input(0), bound), node.input(0), zero)]
 
 
 def _tensor_scatter(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write new rows of a cache of keys or values, from a place of its own in every sequence on."""
+    """Write the update of a cache of keys or values: each sequence's new rows begin at an index of its own."""
     shape, new = node.shape(0), node.shape(1)
     axis = node.attributes["axis"] % len(shape)
     column = [-1 if at == axis else 1 for at in range(len(shape))]
@@ -212,7 +213,7 @@ def _tensor_scatter(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _top_k(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Convert to a type that TVM sorts, one that holds all numbers of the original type."""
+    """Convert to a type that TVM sorts, and that holds all numbers of the original type."""
     if node.type(0) in _SORTED or node.type(0) == TensorProto.UINT64:
         return None
     wide = TensorProto.FLOAT if node.type(0) in _FLOATS else TensorProto.INT64

@@ -1,4 +1,4 @@
-"""ONNX's sequences of tensors as the tensors themselves, where lengths and places are known before the network runs."""
+"""ONNX's sequences of tensors as separate tensors, if lengths and positions are known before the network runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Made = Callable[[OnnxNode, Elements, NodeWriter], Elements]
 
 
 def without_sequences(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
-    """Return ``model`` without sequences, and true if it had any. A model stays as it is where a sequence is an output
-    or read by another operator, or where a place or a length is not known."""
+    """Return ``model`` without sequences, and true if it had any. A model is unchanged if a sequence is an output or is
+    read by another operator, or if a position or a length is not known."""
     if not any(node.op_type in SEQUENCE_OPERATORS for node in model.graph.node):
         return model, False
     graph = known(model)
@@ -60,7 +60,8 @@ def _same(_node: OnnxNode, given: Elements, _write: NodeWriter) -> Elements:
 
 
 def _place(node: OnnxNode, at: int, length: int, last: int) -> int:
-    """Return the place that input ``at`` gives, ``last`` where it is missing; negative ones count from the end."""
+    """Return the position in input ``at``, or ``last`` if the input is missing. Negative positions count from the
+    end."""
     place = int(node.constant_or(at, last).reshape(()))
     place = place + length if place < 0 else place
     if not 0 <= place <= last:
@@ -79,7 +80,7 @@ def _with_one_less(node: OnnxNode, given: Elements, _write: NodeWriter) -> Eleme
 
 
 def _parts(node: OnnxNode, _given: Elements, write: NodeWriter) -> Elements:
-    """Return slices of a tensor: of given sizes, of one size, or single places."""
+    """Return slices of a tensor: of given sizes, of one size, or of single elements."""
     shape = node.shape(0)
     axis = node.attributes["axis"] % len(shape)
     extent, sizes = shape[axis], node.constant_or(1, 1)
@@ -117,7 +118,7 @@ _MAKING: dict[str, Made] = {
     "SplitToSequence": _parts,
 }
 _CHANGING = frozenset({"SequenceErase", "SequenceInsert"})
-"""Those that make a sequence of another one."""
+"""Operators that make a sequence from another sequence."""
 _READING: dict[str, Callable[[OnnxNode, Elements, NodeWriter], str]] = {
     "ConcatFromSequence": _joined,
     "SequenceAt": _element,

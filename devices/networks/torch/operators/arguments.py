@@ -1,7 +1,7 @@
-"""Decompositions of operators in those forms whose arguments TVM's importer reads past, or misreads.
+"""Decompositions of operators in forms whose arguments TVM's importer ignores or misreads.
 
-A decomposition returns NotImplemented where TVM reads the operator rightly: torch then leaves it whole. Importing this
-module loads torch.
+A decomposition returns NotImplemented if TVM reads the operator correctly: torch then does not decompose it. Importing
+this module loads torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decomposition = Callable[..., Any]
 
 
 def decompositions(program: torch.export.ExportedProgram) -> dict[Any, Decomposition]:
-    """Return the decompositions for ``program``. The places of maxima are computed where it reads them."""
+    """Return the decompositions for ``program``. The indices of maxima are computed if the program reads them."""
     table = dict(_TABLE)
     called = [node for node in program.graph.nodes if node.op == "call_function"]
     places = {node.target for node in called if any(_reads_second(user) for user in node.users)}
@@ -56,11 +56,11 @@ def _difference_with_number(left: Tensor, right: Any, alpha: Any = 1) -> Any:
 
 def _reversed_difference(left: Tensor, right: Any, alpha: Any = 1) -> Tensor:
     scaled = left if alpha == 1 else left * alpha
-    return right - scaled if isinstance(right, Tensor) else -scaled + right  # a number minus a tensor is this operator
+    return right - scaled if isinstance(right, Tensor) else -scaled + right  # also of a number minus a tensor
 
 
 def _product(left: Any, right: Any) -> Any:
-    """Return the product of booleans, which no kernel multiplies."""
+    """Return the logical "and" for a product of booleans, which kernels cannot multiply."""
     both = all(isinstance(each, Tensor) and each.dtype == torch.bool for each in (left, right))
     return torch.logical_and(left, right) if both else NotImplemented
 
@@ -82,7 +82,7 @@ def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Any:
 
 
 def _clamped(data: Tensor, min: Any = None, max: Any = None) -> Any:
-    """Return the upper bound where it is below the lower one."""
+    """Return the upper bound everywhere if it is below the lower bound."""
     return torch.clamp(data, max, max) if min is not None and max is not None and min > max else NotImplemented
 
 
@@ -105,7 +105,7 @@ def _smallest(data: Tensor, dim: int, keepdim: bool = False) -> Any:
 def _norm(
     data: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """Return the number of elements that are not zero for the order 0, which TVM divides by."""
+    """Return the number of nonzero elements for order 0. (TVM would divide by the order.)"""
     if ord != 0:
         return NotImplemented
     return torch.sum((data != 0).to(dtype or data.dtype), dim, keepdim)
@@ -117,7 +117,7 @@ def _sum_of_products(data: Tensor, left: Tensor, right: Tensor, *, beta: Any = 1
 
 
 def _stably_sorted(data: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:  # noqa: ARG001
-    return torch.sort(data, dim, descending)  # TVM's sort is a stable one
+    return torch.sort(data, dim, descending)  # TVM's sort is stable
 
 
 def _averaged(
@@ -129,7 +129,8 @@ def _averaged(
     _count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Return sums of windows over ``divisor_override``: averages of windows that zeros fill."""
+    """Return the sums of windows divided by ``divisor_override``, computed as averages of windows that are filled with
+    zeros."""
     if divisor_override is None:
         return NotImplemented
     kernel = list(kernel_size)
@@ -149,7 +150,7 @@ def _pooled(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> Any:
-    """Return a pooling with a stride of the kernel's size where none is given."""
+    """Return a pooling with the kernel's size as its stride if no stride is given."""
     if stride:
         return NotImplemented
     whole = _POOLS[len(kernel_size) - 2]
@@ -164,8 +165,8 @@ def _pooled_with_places(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> Any:
-    """Return maxima with their places in the data: the elements of a window one after the other, the first of the
-    largest, or the last NaN."""
+    """Return maxima with their indices in the data. The elements of a window are compared one after the other: the
+    index is that of the first of equal maxima, or of the last NaN."""
     kernel = list(kernel_size)
     steps, pads = _per_axis(stride or kernel, len(kernel)), _per_axis(padding, len(kernel))
     apart = _per_axis(dilation, len(kernel))
@@ -196,7 +197,7 @@ def _sliced(data: Tensor, axis: int, first: int, end: int, step: int) -> Tensor:
 
 
 def _adaptive_pool_with_places(data: Tensor, output_size: Sequence[int]) -> Any:
-    """Return maxima of windows of different sizes with their places in the data."""
+    """Return maxima of windows of different sizes with their indices in the data."""
     height, width = data.shape[-2:]
     rows, columns = (_windows(size, count) for size, count in zip((height, width), output_size, strict=True))
     values, places = [], []
@@ -221,7 +222,7 @@ def _per_axis(values: Sequence[int], rank: int) -> list[int]:
 def _counts(
     extents: Sequence[int], reach: Sequence[int], steps: Sequence[int], pads: Sequence[int], ceil_mode: bool
 ) -> list[int]:
-    """Return the number of windows of each axis. A window that would begin in the padding behind is none."""
+    """Return the number of windows of each axis. A window that would begin in the padding at the end does not count."""
     counts = []
     for extent, size, step, pad in zip(extents, reach, steps, pads, strict=True):
         room = extent + 2 * pad - size
@@ -233,7 +234,7 @@ def _counts(
 def _padding(
     extents: Sequence[int], reach: Sequence[int], steps: Sequence[int], pads: Sequence[int], counts: Sequence[int]
 ) -> list[int]:
-    """Return the padding that fills all windows, as ``pad`` takes it: of the last axis first."""
+    """Return the padding that fills all windows, in the form of ``pad``: the last axis first."""
     around: list[int] = []
     for extent, size, step, pad, count in zip(extents, reach, steps, pads, counts, strict=True):
         around = [pad, max((count - 1) * step + size - extent - pad, 0), *around]

@@ -1,4 +1,4 @@
-"""torch.cond without branches: both are computed, and the result is chosen. They have no side effects.
+"""torch.cond without branches: both branches are computed and a result is selected, as branches have no side effects.
 
 Importing this module loads torch.
 """
@@ -15,7 +15,7 @@ _ATEN = torch.ops.aten
 
 
 def inline_branches(program: torch.export.ExportedProgram) -> None:
-    """Write the branches of ``program`` into its graph, those within branches too. A branch with other results than
+    """Inline the branches of ``program`` into its graph, nested branches too. A torch.cond whose results are not all
     tensors stays."""
     graph, replaced = program.graph, True
     while replaced:
@@ -47,7 +47,7 @@ def _inlined(module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _copied(module: fx.GraphModule, branch: fx.Node, operands: tuple[fx.Node, ...]) -> tuple[fx.Node, ...]:
-    """Copy the nodes of ``branch`` to the current place of insertion, and return its outputs."""
+    """Copy the nodes of ``branch`` to the current insertion point, and return its outputs."""
     path = str(branch.target)
     body: fx.Graph = module.get_submodule(path).graph  # type: ignore[assignment]
     inputs = [each for each in body.nodes if each.op == "placeholder"]

@@ -1,12 +1,12 @@
 """TVM's translation of torch's operators, corrected where it assumes that all numbers are float32.
 
-Importing this module loads torch and TVM. Changes, for programs in which not everything is float32 anyway:
+Importing this module loads torch and TVM. Changes, for programs that are not all float32:
 
 - Operands are converted as torch does it (``int_tensor * 0.5`` is a float32 tensor) before the operator is translated.
-- Products, convolutions, sums and softmax of half-precision numbers add up in float32 and are rounded once, as
-  PyTorch's own kernels do; those of float64 and of integers stay in their type.
-- Other results whose type or shape differs from torch's are converted where only the width differs, and refused where
-  it would be another result.
+- Products, convolutions, sums and softmax of half-precision numbers add up in float32 and are rounded once, as in
+  PyTorch's own kernels. Those of float64 and of integers stay in their type.
+- Other results whose type differs from torch's only in width are converted. Results of another kind or shape are
+  refused.
 - Only tensors are outputs: ``None`` and numbers that a module returns are not part of the compiled network.
 """
 
@@ -52,7 +52,7 @@ class TorchImporter(Translations):
 
     def create_convert_map(self) -> dict[Any, Convert]:
         table: dict[Any, Convert] = super().create_convert_map()
-        del table["cond"]  # its branches become functions that no later step looks at
+        del table["cond"]  # its branches become functions that no later step processes
         replaced: dict[str, tuple[Sequence[str], Callable[[Convert], Convert]]] = {
             "promoted": (_PROMOTED, self._promoted),
             "adding": (_ADDING, self._summed),
@@ -82,14 +82,14 @@ class TorchImporter(Translations):
         return found
 
     def _checked(self, convert: Convert) -> Convert:
-        """Return ``convert`` with its result compared with torch's type and shape of the node."""
+        """Wrap ``convert``: its result is checked against torch's type and shape of the node."""
 
         def converted(node: fx.Node) -> Any:
             if isinstance(node.meta.get("val"), torch.SymInt):
                 extent = self.symbols.expression(node.meta["val"])
                 return convert(node) if extent is None else extent
             result = convert(node)
-            if isinstance(result, Call):  # TVM leaves some without a variable, and takes none of these as an operand
+            if isinstance(result, Call):  # TVM binds some calls to no variable, but does not accept them as operands
                 result = self.block_builder.emit(result)
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or not isinstance(getattr(result, "ty", None), relax.TensorType):
@@ -136,7 +136,7 @@ class TorchImporter(Translations):
             values: list[Any] = [
                 operand.meta.get("val") if isinstance(operand, fx.Node) else operand for operand in operands
             ]
-            values = [1 if isinstance(value, torch.SymInt) else value for value in values]  # any has its type
+            values = [1 if isinstance(value, torch.SymInt) else value for value in values]  # any int has its type
             if len(values) < 2 or not all(isinstance(value, torch.Tensor | int | float) for value in values):
                 return convert(node)
             dtype = torch.result_type(*values)
@@ -166,8 +166,8 @@ class TorchImporter(Translations):
         return converted
 
     def _norm_in_float32(self, convert: Convert) -> Convert:
-        """Compute a norm in float32: a batch norm in the type of the sums before it, so that it can be folded into the
-        weights of their convolution."""
+        """Compute a norm in float32. A batch norm then has the type of the sums before it, so that it can be folded
+        into the weights of their convolution."""
 
         def converted(node: fx.Node) -> Any:
             dtype = node.meta["val"][0].dtype
@@ -269,12 +269,13 @@ def _kind(dtype: str) -> str:
 
 
 def _sum_type(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which a product of ``dtype`` adds up."""
+    """Return the type of the sums in a product of ``dtype``."""
     return torch.float32 if dtype in _HALF else dtype
 
 
 def drop_other_outputs(program: torch.export.ExportedProgram) -> int:
-    """Remove outputs of ``program`` that are no tensors, and those that are changed buffers; returns how many stay."""
+    """Remove outputs of ``program`` that are not tensors, or are changed buffers. Return the number of outputs that
+    stay."""
     from torch.export.graph_signature import OutputKind
 
     output = program.graph.output_node()
@@ -302,8 +303,8 @@ def translated(program: torch.export.ExportedProgram) -> Any:
 
 
 def unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
-    """Return the operators of ``program`` that have no translation. TVM looks for them only after other properties of
-    the same operators have failed."""
+    """Return the operators of ``program`` that have no translation. TVM checks for them only after it may have failed
+    on other properties of the same operators."""
     translations = TorchImporter().convert_map
     called = [node for node in program.graph.nodes if node.op == "call_function"]
     return sorted({operator_name(node) for node in called if node.target.__name__ not in translations})

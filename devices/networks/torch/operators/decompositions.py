@@ -1,7 +1,7 @@
 """Decompositions of torch's operators into others before TVM translates them.
 
-torch decomposes all but its core operators; this module has the exceptions, and decompositions of core operators that
-TVM does not have, or not for all types and arguments. Importing this module loads torch.
+torch decomposes all but its core operators; this module has the exceptions. It also has decompositions of core
+operators that TVM does not support, or not for all types and arguments. Importing this module loads torch.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _NORMS = {
     "native_layer_norm": (torch.float32, torch.float16, torch.bfloat16),
     "native_group_norm": (torch.float32, torch.float16),
 }
-"""Operators that are translated for these types only."""
+"""Operators that are translated only for these types, and decomposed for others."""
 
 _RESIZES = ("upsample_nearest2d", "upsample_bilinear2d")
 _ATEN = torch.ops.aten
 
 
 def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> torch.export.ExportedProgram:
-    """Return ``program`` in operators of which TVM knows most; those named in ``whole`` stay. Raises torch's errors."""
+    """Return ``program`` decomposed into operators, most of which TVM knows. Operators named in ``whole`` stay. Raises
+    torch's errors."""
     table: Any = torch.export.default_decompositions()
     for name in whole:
         table.pop(getattr(_ATEN, name).default, None)
@@ -88,8 +89,8 @@ def _elu(data: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale
 
 
 def _adaptive_max_pool2d(data: torch.Tensor, output_size: list[int]) -> Any:
-    """Pool window by window: rows, then columns. The places of the largest elements, which only training reads, are not
-    computed."""
+    """Pool window by window: rows, then columns. The indices of the maxima are not computed, as only training reads
+    them."""
     rows, columns = (_windows(extent, count) for extent, count in zip(data.shape[-2:], output_size, strict=True))
     for axis, parts_of in ((-2, rows), (-1, columns)):
         parts = [data.narrow(axis, start, end - start).amax(axis, keepdim=True) for start, end in parts_of]
@@ -112,7 +113,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:
-    """Sum up rows of a table by bag: a product with the matrix that says which row is in which bag."""
+    """Sum up rows of a table by bag: a product with the matrix that tells which row is in which bag."""
     places = torch.arange(len(indices), device=indices.device)
     starts = offsets[:-1] if include_last_offset else offsets
     ends = torch.cat([starts[1:], torch.full_like(starts[:1], len(indices))])
@@ -134,8 +135,8 @@ def _embedding_bag(
 
 
 def _distances(left: torch.Tensor, right: torch.Tensor, p: float, _compute_mode: int | None) -> torch.Tensor:
-    """Return the distances of every row of ``left`` to every row of ``right``. The largest difference is that of
-    numbers, as in torch: NaN is left out."""
+    """Return the distances of every row of ``left`` to every row of ``right``. The largest difference (``p`` infinite)
+    ignores NaN, as in torch."""
     apart = torch.abs(left.unsqueeze(-2) - right.unsqueeze(-3))
     if p == 2:
         return torch.sqrt((apart * apart).sum(-1))
@@ -164,8 +165,8 @@ def _folded(
     padding: list[int],
     stride: list[int],
 ) -> torch.Tensor:
-    """Return the sum of sliding blocks (``nn.Fold``): for each place in a block its pixels in all blocks, ``stride``
-    apart."""
+    """Return the sum of sliding blocks (``nn.Fold``): for each position in a block, add its pixels of all blocks, which
+    are ``stride`` apart."""
     rows, columns = kernel_size
     sizes = [size + 2 * pad for size, pad in zip(output_size, padding, strict=True)]
     counts = [
@@ -197,14 +198,15 @@ def _spread(data: torch.Tensor, axis: int, apart: int, first: int, size: int) ->
 
 
 def _power(data: torch.Tensor, exponent: float) -> Any:
-    """Return a root, as torch computes it: of minus infinity it is NaN, the power is infinity."""
+    """Return a square root, or its reciprocal, as torch computes it. The root of minus infinity is NaN, whereas the
+    power is infinity."""
     if not data.is_floating_point() or exponent not in (0.5, -0.5):
         return NotImplemented
     return torch.sqrt(data) if exponent > 0 else torch.rsqrt(data)
 
 
 def _remainder(data: torch.Tensor, divisor: torch.Tensor | float) -> Any:
-    """Return the remainder with the divisor's sign. TVM subtracts a multiple, which is NaN where the divisor is
+    """Return the remainder with the divisor's sign. TVM subtracts a multiple, which gives NaN if the divisor is
     infinite."""
     if not data.is_floating_point():
         return NotImplemented
@@ -213,7 +215,8 @@ def _remainder(data: torch.Tensor, divisor: torch.Tensor | float) -> Any:
 
 
 def _divided(data: torch.Tensor, divisor: torch.Tensor | float, *, rounding_mode: str | None = None) -> Any:
-    """Return a quotient of floats rounded down, by their remainder as torch does; one that is not rounded as it is."""
+    """Return a quotient of floats that is rounded down, computed from the remainder as in torch. A quotient without
+    rounding is a plain division."""
     if rounding_mode is None:
         return data / divisor
     if rounding_mode != "floor" or not data.is_floating_point():
@@ -224,10 +227,11 @@ def _divided(data: torch.Tensor, divisor: torch.Tensor | float, *, rounding_mode
 
 
 def _rest(data: torch.Tensor, divisor: torch.Tensor | float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the remainder with the sign of ``data``, the divisor as a tensor, and true where their signs differ."""
+    """Return the remainder with the sign of ``data``, the divisor as a tensor, and true where the remainder is not zero
+    and differs from it in sign."""
     rest = torch.fmod(data, divisor)
     if not isinstance(divisor, torch.Tensor):
-        divisor = torch.full((), divisor, dtype=data.dtype, device=data.device)  # a decomposition has no constants
+        divisor = torch.full((), divisor, dtype=data.dtype, device=data.device)  # decompositions cannot have constants
     return rest, divisor, (rest != 0) & ((rest < 0) != (divisor < 0))
 
 
@@ -260,7 +264,7 @@ def _unless_of(types: Sequence[torch.dtype], decomposition: Callable[..., Any]) 
 
 
 def _with_weights(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a group norm that has weights and biases: TVM's needs them."""
+    """Return a group norm that always has weights and biases, as TVM's needs them."""
 
     def norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *rest: Any) -> Any:
         if weight is not None and bias is not None:
@@ -272,7 +276,7 @@ def _with_weights(otherwise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _where_scales_differ(decomposition: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Decompose a resize where a size was rounded: TVM steps by the ratio of the sizes, torch by the given factor."""
+    """Decompose a resize if a size was rounded: TVM then steps by the ratio of the sizes, torch by the given factor."""
 
     def resize(data: torch.Tensor, output_size: list[int] | None, *rest: Any) -> Any:
         factors = rest[-1] if rest else None
@@ -286,8 +290,9 @@ def _where_scales_differ(decomposition: Callable[..., torch.Tensor]) -> Callable
 
 
 def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return attention without torch's guard against rows in which everything is masked: five more passes over the
-    scores, and without a mask there is no such row. With a mask, ``otherwise`` (torch's own decomposition) is used."""
+    """Return attention without torch's guard against rows in which everything is masked. The guard takes five more
+    passes over the scores, and without a mask there is no such row. With a mask, ``otherwise`` (torch's own
+    decomposition) is used."""
 
     def attention(
         query: torch.Tensor,

@@ -1,4 +1,4 @@
-"""torch's functions of numbers that TVM's importer lacks: decompositions, and the bits of numbers.
+"""torch's mathematical functions that TVM's importer lacks: decompositions, and casts of bits.
 
 Importing this module loads torch and TVM.
 """
@@ -59,7 +59,8 @@ def _added_product(data: Tensor, matrix: Tensor, vector: Tensor, *, beta: Any = 
 
 
 def _hypotenuse(left: Tensor, right: Tensor) -> Tensor:
-    """Return the length of a vector without squares of large or small numbers; infinity wherever one is infinite."""
+    """Return the length of a vector of two elements, without squaring large or small numbers. It is infinite wherever
+    an element is infinite."""
     left, right = torch.abs(left), torch.abs(right)
     longer, shorter = torch.maximum(left, right), torch.minimum(left, right)
     ratio = torch.where(longer == 0, 0.0, shorter / longer)
@@ -68,7 +69,7 @@ def _hypotenuse(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _is_negative(data: Tensor) -> Tensor:
-    """Return the sign's bit, which zeros and NaN have too."""
+    """Return the sign bit, which zeros and NaN have too."""
     if not data.is_floating_point():
         return data < 0 if data.dtype.is_signed else torch.zeros_like(data, dtype=torch.bool)
     return data.view(_INTEGERS[data.dtype.itemsize]) < 0
@@ -84,6 +85,6 @@ def _with_sign_of(data: Tensor, sign: Any) -> Tensor:
 
 
 def _of_numbers(choose: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
-    """Return ``choose`` of both, and the one that is a number where the other is NaN."""
+    """Return ``choose`` of both operands. If one is NaN, return the other."""
     chosen = torch.where(left != left, right, choose(left, right))
     return torch.where(right != right, left, chosen)

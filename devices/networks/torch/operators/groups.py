@@ -1,5 +1,5 @@
-"""Products of rows in groups, each with a matrix of its own, as mixtures of experts compute them; and the counts of the
-groups. transformers, which has one of the operators, need not be installed.
+"""Products of groups of rows, each group with a matrix of its own, as in mixtures of experts, and the counts of the
+groups. transformers, which defines one of the operators, need not be installed.
 
 Importing this module loads torch.
 """
@@ -16,7 +16,7 @@ _ATEN = torch.ops.aten
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Return decompositions; those of operators of transformers, where that was imported."""
+    """Return the decompositions. Those of transformers' operators are included if transformers was imported."""
     table: dict[Any, Callable[..., Any]] = {_ATEN.histc.default: _histogram, _ATEN._grouped_mm.default: _grouped}
     operators = torch.ops.transformers
     if hasattr(operators, "grouped_mm_fallback"):
@@ -25,9 +25,9 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _histogram(data: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """Count the elements of each bin: one comparison for every element and bin. The last bin has its upper end too."""
+    """Count the elements of each bin: one comparison for every element and bin. The last bin includes its upper end."""
     if min == max:
-        return NotImplemented  # the bounds are those of the data
+        return NotImplemented  # the bounds depend on the data
     values = data.flatten()
     place = torch.clamp(torch.floor((values - min) * (bins / (max - min))), max=bins - 1)
     inside = (values >= min) & (values <= max)
@@ -42,8 +42,8 @@ def _grouped(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    """Multiply the rows of ``left`` (rows, width), of which every group ends before its number in ``offs``, each by its
-    group's matrix of ``right`` (groups, width, columns). Every matrix meets all rows: the groups' sizes depend on data.
+    """Multiply each row of ``left`` (rows, width) by its group's matrix of ``right`` (groups, width, columns). Each
+    group ends before the row in ``offs``. All rows are multiplied by every matrix, as the groups' sizes depend on data.
     """
     if left.dim() != 2 or right.dim() != 3 or offs is None or bias is not None:
         return NotImplemented

@@ -1,4 +1,4 @@
-"""torch's operators on the order of numbers, written with others: searches, running extremes, medians.
+"""torch's operators on the order of numbers, written with other operators: searches, running extremes, medians.
 
 NaN is larger than every number, as in torch's sorts. Importing this module loads torch.
 """
@@ -44,7 +44,7 @@ def _searched(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Return the places of ``values`` among sorted ``bounds``: halve the range of places until it is empty."""
+    """Return the positions of ``values`` among sorted ``bounds``, by a binary search."""
     if not isinstance(values, Tensor):
         values = torch.full((), values, dtype=torch.result_type(bounds, values), device=bounds.device)
     if sorter is not None:
@@ -67,7 +67,7 @@ def _bucket(values: Any, bounds: Tensor, *, out_int32: bool = False, right: bool
 
 
 def _scanned(tensors: Sequence[Tensor], dim: int, combine: Combine) -> Sequence[Tensor]:
-    """Return what ``combine`` makes of each place and all before it: of twice as many places in every step."""
+    """Return an inclusive scan with ``combine``: each step doubles the number of combined elements."""
     extent, reach = tensors[0].shape[dim], 1
     while reach < extent:
         before = [each.narrow(dim, 0, extent - reach) for each in tensors]
@@ -79,7 +79,7 @@ def _scanned(tensors: Sequence[Tensor], dim: int, combine: Combine) -> Sequence[
 
 
 def _running(not_worse: Callable[..., Tensor], data: Tensor, dim: int) -> Any:
-    """Return the extreme of each place and all before it, and where it is: the last of several, or the last NaN."""
+    """Return the running extreme, and its index: that of the last of equal extremes, or of the last NaN."""
     if data.dim() == 0:
         return data.clone(), torch.zeros_like(data, dtype=torch.int64)
 
@@ -99,7 +99,8 @@ def _running_logarithm_of_sums(data: Tensor, dim: int) -> Tensor:
 
 
 def _middle(data: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the lower of the two middle numbers; NaN, and the place of the first, where there is one."""
+    """Return the lower of the two middle numbers, and its index. If there is a NaN, return NaN and the index of the
+    first NaN."""
     if data.dim() == 0:
         return data.clone(), torch.zeros_like(data, dtype=torch.int64)
     value, place = _chosen_by_rank(data, (data.shape[dim] + 1) // 2, dim, keepdim)
@@ -112,7 +113,7 @@ def _middle(data: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
 
 
 def _middle_of_numbers(data: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the lower of the two middle numbers of those that are none NaN."""
+    """Return the lower of the two middle numbers among those that are not NaN, and its index."""
     if not data.is_floating_point() or data.dim() == 0:
         return _middle(data, dim, keepdim)
     count = torch.logical_not(torch.isnan(data)).to(torch.int64).sum(dim, keepdim=True)
@@ -122,7 +123,7 @@ def _middle_of_numbers(data: Tensor, dim: int = -1, keepdim: bool = False) -> An
 
 
 def _chosen_by_rank(data: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the number of rank ``k``, counted from one, and its place."""
+    """Return the number of rank ``k``, counted from one, and its index."""
     if data.dim() == 0:
         return data.clone(), torch.zeros_like(data, dtype=torch.int64)
     chosen = [each.narrow(dim, k - 1, 1) for each in torch.sort(data, dim)]

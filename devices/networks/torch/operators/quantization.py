@@ -1,7 +1,7 @@
 """torch's ``quantized_decomposed`` operators (of pt2e quantisation) as ``relax.quantize`` and ``relax.dequantize``.
 
-Importing this module loads torch and registers the operators: without them torch.export cannot load a file that has
-them. pt2e's dynamic quantisation, with scales that depend on the data, is written with torch's own operators.
+Importing this module loads torch and registers the operators: otherwise torch.export cannot load a file that has them.
+pt2e's dynamic quantisation, with scales that depend on the data, is decomposed into torch's own operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import fx
 from tvm import relax
 from tvm.ir import GenericConst
 
-with contextlib.suppress(ImportError):  # another torch may have moved them: then there is nothing to translate
+with contextlib.suppress(ImportError):  # another torch version may have moved them
     import torch.ao.quantization.fx._decomposed
 
 Convert = Callable[[fx.Node], Any]
@@ -25,7 +25,7 @@ _CHOOSE = "choose_qparams"
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Return decompositions of those operators that have no translation here."""
+    """Return decompositions of the operators that have no translation here."""
     if not hasattr(torch.ops.quantized_decomposed, _CHOOSE):
         return {}
     return {getattr(torch.ops.quantized_decomposed, _CHOOSE).tensor: _chosen}
@@ -38,7 +38,8 @@ def _chosen(
     eps: float,
     dtype: torch.dtype,  # noqa: ARG001 - the operator's signature
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the scale and zero point with which the least and the greatest value, and zero, are exact."""
+    """Return the scale and zero point whose range reaches from the least to the greatest value, and has zero
+    exactly."""
     wide = data.float()
     least, greatest = wide.amin().clamp_max(0), wide.amax().clamp_min(0)
     scale = ((greatest - least) / (quant_max - quant_min)).clamp_min(eps)

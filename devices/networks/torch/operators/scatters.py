@@ -1,4 +1,4 @@
-"""torch's operators that write at indices: decompositions into few, and the translations of these.
+"""torch's operators that write at indices: decompositions into a few of them, and the translations of these few.
 
 Importing this module loads torch and TVM.
 """
@@ -79,8 +79,9 @@ def _index_reduce(
 
 
 def _masked_scatter(data: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Take the elements of ``source`` one after the other: their number is that of the mask's true ones so far."""
-    mask = mask.logical_or(torch.zeros_like(data, dtype=torch.bool))  # of the same shape, as the data is
+    """Take the elements of ``source`` one after the other: the index of each is the number of true elements of the mask
+    before it."""
+    mask = mask.logical_or(torch.zeros_like(data, dtype=torch.bool))  # of the common shape
     data = data.expand(mask.shape)
     places = (torch.cumsum(mask.flatten().to(torch.int64), 0) - 1).clamp(min=0)
     return torch.where(mask, source.flatten()[places].view(data.shape), data)
@@ -92,7 +93,8 @@ def _put(data: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumula
 
 
 def _rows(index: fx.Node) -> fx.Node | None:
-    """Return the numbers of rows where ``index`` repeats them for every element of a row, as graph networks do."""
+    """Return the row numbers if ``index`` repeats them for every element of a row, as in graph networks. None
+    otherwise."""
     if index.target is not _ATEN.expand.default:
         return None
     column: fx.Node = index.args[0]  # type: ignore[assignment]
@@ -110,7 +112,8 @@ def translations(importer: Any) -> dict[str, Convert]:
         return importer.block_builder.emit(expression)
 
     def within(updates: Any, extents: list[int]) -> Any:
-        """Return one number for every place, or those of ``updates`` that have a place."""
+        """Return a single number of ``updates`` broadcast to all places, or the part of ``updates`` within
+        ``extents``."""
         given = numbers("scatter", updates.ty.shape)
         if not given:
             return emit(relax.op.broadcast_to(updates, extents))
@@ -130,7 +133,7 @@ def translations(importer: Any) -> dict[str, Convert]:
         if rows is not None and axis % len(shape) == 0 and extents[1:] == shape[1:]:
             places = emit(relax.op.reshape(importer.env[rows], [extents[0], 1]))
             return emit(relax.op.scatter_nd(data, places, within(updates, extents), reduction))
-        if not shape:  # a number: one element
+        if not shape:  # a scalar: one element
             data = emit(relax.op.reshape(data, [1]))
         if not extents:
             extents, index = [1], emit(relax.op.reshape(index, [1]))

@@ -1,4 +1,4 @@
-"""torch's shifts of integers, as kernels that unpack weights of few bits write them.
+"""torch's shifts of integers, as used to unpack weights of few bits.
 
 Importing this module loads torch and TVM.
 """
@@ -20,7 +20,8 @@ def translations(importer: Any) -> dict[str, Convert]:
     """Return translations by the operators' names, for TVM's ``importer`` of torch's programs."""
 
     def shifted(node: fx.Node, left: bool) -> Any:
-        """Shift; by the number of bits and more, or by a negative number: to zero, or to the sign."""
+        """Shift. If the distance is negative, or not less than the number of bits, the result is 0, or -1 for a right
+        shift of a negative number."""
         dtype: torch.dtype = node.meta["val"].dtype
         name, bits = importer._convert_data_type(dtype), torch.iinfo(dtype).bits
 

@@ -1,4 +1,4 @@
-"""Operators of torch that TVM's importer does not have, or computes wrongly, whatever their types.
+"""Operators of torch that TVM's importer lacks, or translates wrongly for all types.
 
 Importing this module loads torch and TVM.
 """
@@ -45,7 +45,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         }
 
     def _joined(self, convert: Convert) -> Convert:
-        """Join without what has no elements, of which torch allows one dimension beside others of several."""
+        """Join tensors without the empty ones. torch allows an empty tensor of one dimension among tensors of several
+        dimensions."""
 
         def converted(node: fx.Node) -> Any:
             arguments: Any = node.args
@@ -59,7 +60,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return converted
 
     def _extent(self, value: Any) -> list[Any]:
-        """Return the extents of a tensor, integers where they are fixed."""
+        """Return the extents of a tensor. Fixed extents are integers."""
         return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in self.shape_of(value)]
 
     def _extremum(self, operator: Callable[..., Any]) -> Convert:
@@ -77,7 +78,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return self.block_builder.emit(relax.op.prod(value, node.args[1], keepdims=keep))
 
     def _clamped(self, convert: Convert) -> Convert:
-        """Clamp integers to the given bounds: TVM takes infinity for a missing one, and integers have none."""
+        """Clamp integers to the given bounds: TVM takes infinity for a missing bound, which integers do not have."""
 
         def converted(node: fx.Node) -> Any:
             dtype = node.meta["val"].dtype
@@ -93,8 +94,9 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return converted
 
     def _indexed(self, node: fx.Node) -> Any:
-        """Return ``data[indices]``: tensors of integers broadcast together, None for a whole axis; negative ones count
-        from the end. It becomes one ``take`` along the indexed axes, which are merged into one."""
+        """Return ``data[indices]``. Indices are tensors of integers, which are broadcast together, or None for a whole
+        axis. Negative integers count from the end. The indexed axes are merged into one, along which one ``take``
+        reads."""
         indices: Any = node.args[1]
         data = self.env[node.args[0]]
         if any(index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices):
@@ -116,8 +118,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return self.block_builder.emit(relax.op.take(data, place, axis=first, mode="clip"))
 
     def _placed(self, node: fx.Node) -> Any:
-        """Return ``data`` with ``values`` at ``indices`` (see :meth:`_indexed`), or added there; for a mask: with one
-        value."""
+        """Return ``data`` with ``values`` at ``indices`` (see :meth:`_indexed`), or with ``values`` added there. With a
+        mask as index, there must be only one value."""
         arguments: Any = node.args
         data, indices, values, *rest = arguments
         result, updates = self.env[data], self.env[values]
@@ -141,7 +143,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             place = self.block_builder.emit(relax.op.floor_mod(place, size))
             places.append(self.block_builder.emit(relax.op.broadcast_to(place, shape)))
         joint = self.block_builder.emit(relax.op.stack(places, axis=len(shape)))
-        # The axes of the indices replace the indexed ones, or come first where those are not adjacent.
+        # The axes of the indices replace the indexed axes, or come first if the indexed axes are not adjacent.
         ahead = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
         rest_of = [extents[axis] for axis in others]
         wanted = [*rest_of[:ahead], *shape, *rest_of[ahead:]]
@@ -169,7 +171,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return total
 
     def _nearest(self, node: fx.Node) -> Any:
-        """Resize to the nearest pixel: the one at its place times the ratio of the sizes, rounded down."""
+        """Resize to the nearest pixel, whose position is the result's position times the ratio of the sizes, rounded
+        down."""
         size = numbers("upsample_nearest2d", node.meta["val"].shape[2:])
         places = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
         resized = relax.op.image.resize2d(
@@ -178,7 +181,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return self.block_builder.emit(resized)
 
     def _sampled(self, node: fx.Node) -> Any:
-        """Sample at the places of a grid, which TVM wants with its two coordinates as the second axis."""
+        """Sample at the positions of a grid. TVM wants the grid's two coordinates as the second axis."""
         arguments: Any = node.args
         data, grid, *options = arguments
         methods, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")

@@ -1,4 +1,4 @@
-"""torchvision's native operators that TVM's importer lacks or reads wrongly. torchvision need not be installed.
+"""torchvision's native operators that TVM's importer lacks or misreads. torchvision need not be installed.
 
 Importing this module loads torch and TVM.
 """
@@ -18,7 +18,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Return decompositions of those operators that are registered: they are where torchvision was imported."""
+    """Return decompositions of the operators that are registered. They are registered if torchvision was imported."""
     operators = torch.ops.torchvision
     return {operators.deform_conv2d.default: _deformed} if hasattr(operators, "deform_conv2d") else {}
 
@@ -27,7 +27,8 @@ def translations(importer: Any) -> dict[str, Convert]:
     """Return translations by the operators' names, for TVM's ``importer`` of torch's programs."""
 
     def regions(node: fx.Node) -> Any:
-        """Cut regions out of images. TVM moves aligned ones by half a pixel before it scales them, not after."""
+        """Cut regions out of images. TVM moves aligned regions by half a pixel before it scales them, instead of
+        after."""
         arguments: Any = node.args
         data, rois, scale, rows, columns, ratio, aligned = arguments
         boxes = importer.env[rois]
@@ -66,13 +67,13 @@ def _deformed(
     offset_groups: int,
     use_mask: bool,
 ) -> Tensor:
-    """Return a convolution whose taps read between pixels, each at an offset of its own: bilinear samples, then a
-    product with the weights. Outside of the image is zero."""
+    """Return a convolution whose taps read between pixels, each at its own offset: bilinear samples, then a product
+    with the weights. Pixels outside of the image are zero."""
     batch, channels, height, width = data.shape
     outputs, _, kernel_rows, kernel_columns = weight.shape
     rows, columns = offset.shape[2:]
     taps, places = kernel_rows * kernel_columns, rows * columns
-    if offset.dtype in _HALF:  # which have no whole numbers above 2048, or 256
+    if offset.dtype in _HALF:  # half types are not exact above 2048, or 256
         offset = offset.float()
     offset = offset.reshape(batch, offset_groups, taps, 2, rows, columns)
     tap = torch.arange(taps, device=data.device)[:, None, None]
@@ -98,8 +99,8 @@ def _deformed(
 
 
 def _corner(coordinate: Tensor, far: int, extent: int) -> tuple[Tensor, Tensor]:
-    """Return the pixel before a coordinate (after it, where ``far`` is 1) and its share of the sample: zero outside of
-    the image."""
+    """Return the pixel before a coordinate (after it if ``far`` is 1), and its share of the sample. The share is zero
+    outside of the image."""
     place = torch.floor(coordinate) + far
     inside = torch.clamp(place, 0, extent - 1)
     share = 1 - torch.abs(coordinate - place)

@@ -1,4 +1,4 @@
-"""torch's views of memory, ``Tensor.unfold`` and ``as_strided``, as kernels that read each element at its place.
+"""torch's views of memory, ``Tensor.unfold`` and ``as_strided``, as kernels that compute the position of each element.
 
 Importing this module loads torch and TVM.
 """
@@ -18,10 +18,10 @@ from tvm import relax, te, topi
 Convert = Callable[[fx.Node], Any]
 
 WHOLE_WINDOWS = (torch.ops.aten.unfold.default,)
-"""Operators that stay as they are: torch's decomposition of windows reads memory, this module an axis."""
+"""Operators that are not decomposed: torch's decomposition of windows reads memory, this module reads an axis."""
 
 _MOST_PLACES = 1 << 22
-"""Most elements of a view of memory with gaps: the place of each is a constant."""
+"""Most elements of a view of memory with gaps: the position of each is stored in a constant."""
 
 
 def translations(importer: Any) -> dict[str, Convert]:
@@ -54,7 +54,7 @@ def translations(importer: Any) -> dict[str, Convert]:
         if 0 in size:
             return emit(relax.op.zeros(size, importer._convert_data_type(given.dtype)))
         order = sorted(range(given.dim()), key=lambda at: (-given.stride(at), given.shape[at] != 1))
-        # In a tensor without gaps, memory is the tensor with its axes by descending strides.
+        # The memory of a tensor without gaps is the tensor with its axes in order of descending strides.
         spans = [
             given.stride(at) == prod(given.shape[inner] for inner in order[place + 1 :])
             for place, at in enumerate(order)
@@ -76,7 +76,7 @@ def translations(importer: Any) -> dict[str, Convert]:
 
 
 def _same_view(view: torch.Tensor, given: torch.Tensor) -> bool:
-    """Return true if a view is the tensor itself. Dynamic extents are compared as texts: to compare them as numbers
+    """Return true if a view is the tensor itself. Dynamic extents are compared as texts: comparing them as numbers
     would fix them."""
     if list(map(str, view.shape)) != list(map(str, given.shape)):
         return False
@@ -87,7 +87,7 @@ def _same_view(view: torch.Tensor, given: torch.Tensor) -> bool:
 
 
 def _windows(data: te.Tensor, axis: int, step: int, shape: Sequence[int]) -> te.Tensor:
-    """Return the windows of an axis, ``step`` apart; the elements of each are the last axis."""
+    """Return the windows of an axis, ``step`` apart. The elements of each window are the last axis."""
 
     def element(*at: Any) -> Any:
         return data[(*at[:axis], at[axis] * step + at[-1], *at[axis + 1 : -1])]
@@ -103,7 +103,8 @@ def _strided(data: te.Tensor, size: Sequence[int], strides: Sequence[int], first
 
 
 def _places(given: torch.Tensor, size: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-    """Return which element of ``given`` each element of the view is. Raises ValueError where it is none of them."""
+    """Return, for each element of the view, the number of the same element in ``given``. Raises ValueError if the view
+    has an element that ``given`` does not have, or is too large."""
     if max(given.numel(), prod(size)) > _MOST_PLACES:
         raise ValueError("as_strided() of a tensor with gaps in memory, which is too large: index it instead")
     own = _addresses(given.shape, given.stride(), int(given.storage_offset()))

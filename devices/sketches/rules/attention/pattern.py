@@ -4,8 +4,9 @@
     weights = softmax along c of score(scores)
     result[.., r, d] = sum over c of weights[.., r, c] * value[.., c, d]
 
-between copies of its inputs and of its result. ``score`` is what the program computes of each score: a scale, a mask.
-Rows of nothing but -inf may be guarded: their weights are zero then, and not NaN.
+The inputs and the result may be copied before and after. ``score`` is the element-wise function that the program
+applies to each score: a scale, a mask. Rows that consist of -inf only may be guarded: their weights are then zero
+instead of NaN.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ class Attention:
 
     main: PrimFunc
     batch: tuple[Any, ...]
-    """Extents of the axes before the rows: samples and heads. Integers, or expressions of a dynamic extent."""
+    """Extents of the axes before the rows: samples and heads. Each is an integer, or an expression of a dynamic
+    extent."""
     rows: Any
-    """Their number, as an extent of ``batch``."""
+    """Number of rows: an integer, or an expression of a dynamic extent."""
     columns: Any
-    """As ``rows``."""
+    """Number of columns: an integer, or an expression of a dynamic extent."""
     terms: int
-    """Extent of the sum of a score."""
+    """Number of terms in the sum of a score."""
     width: int
     """Extent of the last axis of the result."""
     guarded: bool
-    """True if rows of nothing but -inf have weights of zero."""
+    """True if rows that consist of -inf only have weights of zero."""
     _elements: _Elements
     _scores: SBlock
     _result: SBlock
@@ -66,7 +68,7 @@ class Attention:
         return self._elements.of(_factors(self._result)[1].source, at)
 
     def score(self, at: Sequence[Any], product: Any) -> Any:
-        """Return what the softmax takes at (.., row, column), where ``product`` is the sum of the score."""
+        """Return the input of the softmax at (.., row, column). ``product``: the sum of the score there."""
         weight = _Weight.of(self._elements.of(_factors(self._result)[0].source, at))
         assert weight is not None
         scores = self._scores.writes[0].source
@@ -85,7 +87,7 @@ class Attention:
 
 
 def attention_of(module: tvm.IRModule) -> Attention | None:
-    """Return the attention that the function ``main`` of ``module`` computes; None where it computes anything else."""
+    """Return the attention that the function ``main`` of ``module`` computes; None if it computes anything else."""
     main = module["main"]
     blocks: list[SBlock] = []
     root = main.body.block
@@ -120,7 +122,7 @@ def _extent(iteration: IterVar) -> Any:
 
 
 class _Elements:
-    """Elements of buffers, as expressions of what reductions compute and of the program's arguments."""
+    """Elements of buffers, as expressions of the results of reductions and of the program's arguments."""
 
     def __init__(self, blocks: Sequence[SBlock]) -> None:
         self._copies = {
@@ -131,7 +133,7 @@ class _Elements:
 
     @property
     def written(self) -> list[Any]:
-        """Return the buffers that element-wise blocks write."""
+        """Buffers that element-wise blocks write."""
         return list(self._copies)
 
     def of(self, buffer: Any, at: Sequence[Any]) -> Any:
@@ -139,7 +141,8 @@ class _Elements:
         return self.expanded(buffer[tuple(at)])
 
     def expanded(self, expression: Any) -> Any:
-        """Return an expression without loads of what element-wise blocks write."""
+        """Return an expression in which loads of the results of element-wise blocks are replaced by the expressions
+        that compute them."""
 
         def load(node: Any) -> Any:
             block = self._copies.get(node.source)
@@ -153,7 +156,7 @@ class _Elements:
 
 @dataclass(frozen=True)
 class _Weight:
-    """``exp(score - largest) * (1 / total)``, or zero where a guard is false."""
+    """The parts of ``exp(score - largest) * (1 / total)``, or of a selection that is zero if the guard is false."""
 
     score: Any
     largest: TensorLoad
@@ -162,7 +165,7 @@ class _Weight:
 
     @staticmethod
     def of(expression: Any) -> _Weight | None:
-        """Return the parts of an expression; None where it has another form."""
+        """Return the parts of an expression of this form; None for another form."""
         if isinstance(expression, Select):
             guard, weight = _guard_of(expression), _Weight.of(expression.false_value)
             return None if guard is None or weight is None else replace(weight, guard=guard)
@@ -226,7 +229,7 @@ def _is_product(block: SBlock) -> bool:
 def _is_softmax(
     elements: _Elements, scores: SBlock, largest: SBlock, total: SBlock, guards: Sequence[SBlock], result: SBlock
 ) -> bool:
-    """Return true if what ``result`` multiplies is the softmax of the scores along their last axis."""
+    """Return true if the first factor of ``result`` is the softmax of the scores along their last axis."""
     axes = [each.var if _extent(each) != 1 else tirx.const(0, each.var.ty.dtype) for each in result.iter_vars]
     *batch, row, _, column = axes
     place = [*batch, row, column]
@@ -273,8 +276,8 @@ def _is_softmax(
 
 
 def _output(elements: _Elements, result: SBlock, main: PrimFunc) -> Any | None:
-    """Return the buffer that the program writes, and variables of a place in the result with its indices in it; None
-    where it is more than a copy of the result."""
+    """Return the buffer that the program writes, and a map from places in the result to indices of this buffer, as
+    variables and expressions of them; None if the buffer is not merely a copy of the result."""
     written = [each for each in elements.written if any(each.same_as(param) for param in main.params)]
     index = str(result.iter_vars[0].var.ty.dtype)
     places = variables_of(len(result.iter_vars) - 1, index)

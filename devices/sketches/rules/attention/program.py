@@ -1,17 +1,17 @@
-"""The program of an attention, with a group of its rows at a time.
+"""The program of an attention that computes one group of rows at a time.
 
     keys                   key[.., k, c], in vectors of columns
     queries                query[.., r, k]
-    scores, masked         sums of the scores, and what the softmax takes
+    scores, masked         sums of the scores, and the inputs of the softmax
     lane_largest, largest  the largest of each row: of each lane, then of all
     weights                exp(masked - largest)
-    lane_totals, totals    their sums
+    lane_totals, totals    sums of the weights
     sums                   sums of weights times values
-    output                 sums / totals, where the program writes its result
+    output                 sums / totals, written to the program's result
 
-The rows are in granules of a few, and the columns in vectors. The last granule and the last vector end with their axis
-and overlap the one before: rows are computed twice, equally; columns that stand in two vectors have no weight in the
-second one, and their values are summed up once. There is no remainder and no padding.
+Rows are grouped in granules of a few rows, and columns in vectors. The last granule and the last vector end with their
+axis and overlap the one before. Rows in two granules are computed twice, with equal results. Columns in two vectors
+have a weight of zero in the second one, so their values are summed up once. There is no remainder and no padding.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from devices.sketches.nests import FLOAT, Nests, nest, variables_of
 from devices.sketches.rules.attention.pattern import Attention
 
 LANES = 16
-"""Columns of a vector: one of the widest registers."""
+"""Columns of a vector, which fill one of the widest registers."""
 _GRANULES = (8, 7, 6, 5, 4)
 
 
 def granule(rows: int) -> int:
-    """Return the rows of a granule: those that compute the fewest rows twice, the most of those."""
+    """Return the number of rows of a granule: the one with which the fewest rows are computed twice. If several are
+    equal, it is the largest."""
     return min((each for each in _GRANULES if each <= rows), key=lambda each: ceil(rows / each) * each)
 
 
@@ -46,7 +47,7 @@ def lanes_of(width: int) -> int:
 
 
 def rewritten(attention: Attention) -> tvm.IRModule:
-    """Return the program."""
+    """Return the program of an attention with fixed extents."""
     batch, rows, columns, terms = attention.batch, attention.rows, attention.columns, attention.terms
     size, lanes = granule(rows), lanes_of(attention.width)
     groups, vectors = (ceil(rows / size), size), ceil(columns / LANES)
@@ -72,7 +73,7 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     analyzer = Analyzer()
 
     def simplified(value: Any, at: Sequence[Any], shape: Sequence[Any]) -> Any:
-        """Return a value without the divisions that the extents of its variables make superfluous."""
+        """Return a value without divisions that are redundant for the extents of its variables."""
         for variable, extent in zip(at, shape, strict=True):
             analyzer.bind(variable, tvm.ir.Range(tirx.const(0, attention.index), extent), allow_override=True)
 
@@ -103,7 +104,7 @@ def rewritten(attention: Attention) -> tvm.IRModule:
 
     def largest_of(*at: Any) -> Any:
         found = joined_by_pairs(tirx.max, [lane_largest[(*at, lane)] for lane in range(LANES)])
-        # Less a finite number, scores of -inf have weights of zero.
+        # With a finite maximum, scores of -inf have weights of zero instead of NaN.
         return tirx.max(found, tirx.min_value(FLOAT)) if attention.guarded else found
 
     def weight(*at: Any) -> Any:
@@ -112,7 +113,7 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     def product(*at: Any) -> Any:
         *outer, vector, lane, summed = at
         value = simplified(attention.value([*outer[:-2], summed, vector * lanes + lane]), at, [*sums.shape, columns])
-        # Behind the whole vectors: the lanes of the last one that are in no other.
+        # After the whole vectors come those lanes of the last vector that are in no other one.
         place = summed + summed // whole * (LANES - columns % LANES) if columns % LANES else summed
         return weights[(*outer, place // LANES, place % LANES)] * value
 
@@ -131,13 +132,13 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     variables = variables_of(len(sums.shape), attention.index)
     *outer, vector, lane = variables
     one, total = tirx.const(1.0, FLOAT), totals[tuple(outer)]
-    if attention.guarded:  # a score above -inf makes the total one at least
+    if attention.guarded:  # with any score above -inf, the total is at least one
         total = tirx.Select(total == 0, one, total)
     value = sums[tuple(variables)] * (one / total)
     store = attention.store([*outer[:-2], row(tuple(outer)), vector * lanes + lane], value)
     program.add(nest("output", sums.shape, variables, store))
     function = PrimFunc(list(attention.main.params), program.body())
-    # The layout of its constants stays: they are read along axes that are cut into parts.
+    # The layout of constants is not changed, because they are read along axes that are cut into parts.
     attributes = {key: value for key, value in attention.main.attrs.items() if key != "layout_free_buffers"}
     return tvm.IRModule({"main": function.with_attr(attributes)})
 
@@ -148,7 +149,7 @@ def added(one: Any, other: Any) -> Any:
 
 
 def joined_by_pairs(operator: Any, values: list[Any]) -> Any:
-    """Return the values joined by pairs: in a tree, as a processor does it with vectors."""
+    """Return the values combined by a binary operator in a balanced tree, as a processor reduces vectors."""
     while len(values) > 1:
         values = [operator(one, other) for one, other in zip(values[::2], values[1::2], strict=True)]
     return values[0]

@@ -1,7 +1,7 @@
 """Sketch rule "attention": scores, softmax and the product with the values in one kernel (CPU).
 
-The rewritten program (:mod:`devices.sketches.rules.attention.program`) is one loop over groups of rows that runs in
-parallel. The scores of a group stay in the cache, and no other ones are in memory:
+The rewritten program (:mod:`devices.sketches.rules.attention.program`) is one parallel loop over groups of rows. Only
+the scores of the current groups exist, and they stay in the cache:
 
     parallel over samples, heads, vectors of columns
       keys                                       vectorised over columns
@@ -19,8 +19,8 @@ parallel. The scores of a group stay in the cache, and no other ones are in memo
           sums += weight * value                 unrolled, vectorised (G1, rows, D1, lanes)
         output                                   unrolled, vectorised
 
-An annotation of the root block, :data:`~devices.sketches.rules.attention.GRANULE`, tells for which rewritten program a
-trace is; TVM alone cannot replay it.
+An annotation of the root block, :data:`~devices.sketches.rules.attention.GRANULE`, identifies the rewritten program
+that a trace applies to. TVM alone cannot replay such a trace.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from devices.sketches.rules.loops import split_open, unroll_and_vectorize
 ATTENTION = "attention"
 MIN_ROWS = 4
 MIN_LANES = 4
-# Granules and vectors of the register tiles, and steps of their sums that are unrolled.
+# Limits of the register tiles, in granules and vectors, and of the unrolled steps of their sums.
 _MAX_GRANULES = 4
 _MAX_VECTORS = 4
 _MAX_STEPS = 8
 
 
 def fits(rows: int | None, columns: int | None, width: int) -> bool:
-    """Return true for an attention of so many rows and columns (None: dynamic), with values of that width."""
+    """Return true if the rule applies to an attention of so many rows and columns (None: dynamic), with values of that
+    width."""
     enough = (rows is None or rows >= MIN_ROWS) and (columns is None or columns >= LANES)
     return enough and lanes_of(width) >= MIN_LANES
 
 
 def attention(module: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the design space of ``module`` (its function ``main``); none where it is no attention.
+    """Return the design space of ``module`` (its function ``main``); none if it is no attention.
 
     The schedule's trace holds the open decisions; its own decisions are arbitrary valid ones.
     """
@@ -106,7 +107,8 @@ def _apply(sch: Schedule) -> None:
 
 
 def _sum_in_registers(sch: Schedule, block: SBlockRV, at: LoopRV) -> None:
-    """Compute a block of sums in the loop ``at``, for the tile that is read there."""
+    """Compute a block of sums in the loop ``at``, for the tile that its consumer reads there, and schedule it so that
+    the sums are in registers."""
     sch.compute_at(block, at, preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
     inner, rows, vectors, summed, lane = sch.get_loops(block)[-5:]

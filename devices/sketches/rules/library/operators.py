@@ -1,4 +1,4 @@
-"""The product or convolution of a program, where a library has it."""
+"""Recognition of products and convolutions that a library can compute."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ConvolutionWindow:
 
 @dataclass(frozen=True)
 class Operator:
-    """A product or convolution in float32 by constant weights, with what is computed of each of its results."""
+    """A product or convolution in float32 by constant weights, with its epilogue."""
 
     main: PrimFunc
     data: Any
@@ -51,7 +51,7 @@ class Operator:
     window: ConvolutionWindow | None
     """None for a product of matrices."""
     epilogue: SBlock | None
-    """The block that reads its result."""
+    """The element-wise block that reads its result; None if there is none."""
 
     @property
     def index(self) -> str:
@@ -70,7 +70,7 @@ class Operator:
 
     @property
     def width(self) -> int:
-        """Pixels of such a row; 1 for a product."""
+        """Pixels in a row of the resulting image; 1 for a product."""
         return 1 if self.window is None else int(self.result.shape[2])
 
     @property
@@ -85,8 +85,9 @@ class Operator:
 
 
 def operator_of(module: tvm.IRModule) -> Operator | None:
-    """Return the operator that the function ``main`` of ``module`` computes; None where it computes something else, or
-    with groups, dilation, other types, weights that are not constant, or data that are computed meanwhile."""
+    """Return the operator that the function ``main`` of ``module`` computes. None if it computes something else, if it
+    has groups, dilation or other types, if its weights are not constant, or if its data are not an argument (or an
+    argument in a border of zeros)."""
     found: list[SBlock] = []
     structural_walk(module["main"].body.block.body, (SBlock, found.append))
     sums = [each for each in found if any(int(axis.iter_type) == REDUCTION for axis in each.iter_vars)]
@@ -106,7 +107,7 @@ def operator_of(module: tvm.IRModule) -> Operator | None:
         return None
     if epilogue is not None and not is_element_wise(epilogue, result):
         return None
-    # Of the result only a part is kept at a time, for the epilogue.
+    # With an epilogue, only a part of the result exists at a time: the result cannot be an argument.
     if epilogue is not None and any(result.same_as(each) for each in main.params):
         return None
     source, zeros = (loads.a.source, ()) if padding is None else _padded(padding)
@@ -118,8 +119,8 @@ def operator_of(module: tvm.IRModule) -> Operator | None:
 def _product(
     main: PrimFunc, block: SBlock, data: Any, epilogue: SBlock | None, zeros: Sequence[int]
 ) -> Operator | None:
-    """Return the product of matrices that ``block`` computes, also one that is written as a convolution of single
-    pixels."""
+    """Return the product of matrices that ``block`` computes; None if it computes none. A convolution with weights of
+    one pixel is a product too."""
     axes, loads = axes_of(block), block.body.value.b
     summed = [axis for axis, each in zip(axes, block.iter_vars, strict=True) if int(each.iter_type) == REDUCTION]
     *rows, column = axes[: len(axes) - len(summed)]
@@ -171,7 +172,7 @@ def _step(index: Any, axis: Any) -> int:
 
 
 def _inline_the_rest(schedule: Schedule, kept: set[str | None]) -> None:
-    """Inline what is computed of the results, also where TVM would rather compute it once: it has one reader."""
+    """Inline all other blocks with one reader, including those that TVM prefers to compute once."""
     for block in reversed(schedule.get_child_blocks(schedule.get_sblock("root", "main"))):
         if schedule.get(block).name_hint not in kept and len(schedule.get_consumers(block)) == 1:
             with suppress(RuntimeError):
@@ -179,8 +180,8 @@ def _inline_the_rest(schedule: Schedule, kept: set[str | None]) -> None:
 
 
 def _padded(block: SBlock) -> tuple[Any, tuple[int, ...]]:
-    """Return the buffer that a block copies, and the number of zeros that it puts before each axis; None and nothing
-    where it does something else."""
+    """Return the buffer that a block copies, and the number of zeros that it adds before the first element of each
+    axis; None and an empty tuple if the block does anything else."""
     value, axes = block.body.value, axes_of(block)
     condition, inside = tirx.const(True, "bool"), value
     is_selection = isinstance(value, Call) and getattr(value.op, "name", "") == "prim.if_then_else"
@@ -197,7 +198,7 @@ def _padded(block: SBlock) -> tuple[Any, tuple[int, ...]]:
     zeros = tuple(int(each) for each in offsets)
     extents = [int(each.dom.extent) for each in block.iter_vars]
     sizes = [int(extent) for extent in inside.source.shape]
-    # The condition is that of zeros all around, at all corners of the image and of what is around it.
+    # The condition must select the inside. It is tested at all corners of the image and of the border around it.
     corners = [
         sorted({0, before - 1, before, before + size - 1, before + size, extent - 1} & set(range(extent)))
         for before, size, extent in zip(zeros, sizes, extents, strict=True)

@@ -1,15 +1,15 @@
 """A program that calls a library for its product or convolution.
 
-The result is computed in parts of some rows and columns, in TVM's parallel loop. Each part is one call, on one thread,
-into a small buffer, of which the epilogue makes the program's result while it is in the cache:
+TVM's parallel loop computes the result in parts of some rows and columns. Each part is one call, on one thread, which
+writes a small buffer. The epilogue computes the program's result from this buffer while it is in the cache:
 
     parallel over columns (blocks of weights), images, rows
       tile = library(data, weights)
       rows, pixels, lanes                 vectorised over lanes
         result = epilogue(tile)
 
-The last part ends with the axis and overlaps the one before, so that all calls are of one shape. Weights are laid out
-in blocks of columns when the network is compiled.
+The last part of an axis ends with it and overlaps the part before, so that all calls have the same shape. Weights are
+laid out in blocks of columns when the network is compiled.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from devices.sketches.rules.library.operators import Operator, operator_of
 
 _LANES = 16
 BLOCKS = "_blocks"
-"""End of the name of weights in blocks of columns."""
+"""Suffix of the name of weights that are laid out in blocks of columns."""
 
 
 def with_library_calls(scheduled: tvm.IRModule, original: tvm.IRModule) -> tvm.IRModule:
-    """Return the program of a trace that is for a library, any other ``scheduled`` program as it is.
+    """Return the program with library calls if the annotations of ``scheduled`` ask for them; any other program stays
+    unchanged.
 
-    ``original``: the unscheduled program. Raises ValueError where it is none that a library computes.
+    ``original``: the unscheduled program. Raises ValueError if a library cannot compute it.
     """
     annotations = scheduled["main"].body.block.annotations
     if LIBRARY not in annotations:
@@ -50,12 +51,13 @@ def with_library_calls(scheduled: tvm.IRModule, original: tvm.IRModule) -> tvm.I
 
 
 def library_program(operator: Operator, library: str, rows: int, columns: int) -> tvm.IRModule:
-    """Return the program with calls of ``library`` for parts of the result of ``rows`` rows and ``columns`` columns."""
+    """Return the program that calls ``library`` for parts of the result. Each part has ``rows`` rows and ``columns``
+    columns."""
     return tvm.IRModule({"main": _Parts(operator, library, rows, columns).function()})
 
 
 class _Parts:
-    """The parts of a result."""
+    """The parts of a result, and the program that computes them."""
 
     def __init__(self, operator: Operator, library: str, rows: int, columns: int) -> None:
         if not (1 <= rows <= operator.rows and 1 <= columns <= operator.outputs):
@@ -69,7 +71,7 @@ class _Parts:
             self._weight = buffer_of(f"{operator.weight.name}{BLOCKS}", shape, self._index)
 
     def function(self) -> PrimFunc:
-        """Return the function; its weights are those in blocks of columns, where there are several."""
+        """Return the function. If there are several blocks of columns, its weights are laid out in these blocks."""
         main, weight = self._operator.main, self._operator.weight
         params = [self._weight if each.same_as(weight) else each for each in main.params]
         root = SBlock([], [], [], "root", self._calls())
@@ -99,7 +101,7 @@ class _Parts:
             body,
             None,
             [tile],
-            # The library reads memory as it lies: a part of another tensor would have other strides.
+            # The library assumes contiguous memory: a part of another tensor would have other strides.
             [MatchBufferRegion(data, _whole(operator.data))],
         )
         loop = Var("part", self._index)
@@ -142,7 +144,7 @@ class _Parts:
         return Evaluate(tirx.call_extern("int32", f"fleet_tune_{self._library}_{function}", *given))
 
     def _epilogue(self, tile: Any, image: Any, first: Any, column: Any) -> Stmt:
-        """Return the loops that make the program's result of a tile."""
+        """Return the loops that compute the program's result from a tile."""
         operator = self._operator
         row, pixel, vector, lane = (Var(name, self._index) for name in ("row", "pixel", "vector", "lane"))
         lanes = min(_LANES, self._columns)
@@ -180,14 +182,14 @@ class _Parts:
 
 
 def element_of_block(weight: Any, blocks: Any, at: Sequence[Any]) -> Any:
-    """Return the element ``at`` of weights in blocks of columns. ``weight``: buffer (..., n); ``blocks``: the buffer
+    """Return the element ``at`` of weights in blocks of columns. ``weight``: buffer (..., n); ``blocks``: buffer
     (blocks, ..., columns)."""
     block, *inner, column = at
     return weight[(*inner, _begin(block, int(blocks.shape[-1]), int(weight.shape[-1])) + column)]
 
 
 def _begin(part: Any, size: int, extent: int) -> Any:
-    """Return the first place of a part of an axis: the last one ends with it."""
+    """Return the first index of a part of an axis. The last part ends with the axis."""
     return part * size if extent % size == 0 else tirx.min(part * size, extent - size)
 
 
@@ -196,7 +198,7 @@ def _whole(buffer: Any) -> Any:
 
 
 def _unflattened(row: Any, extents: Sequence[int]) -> list[Any]:
-    """Return the place of a row among rows of several axes."""
+    """Return the indices of a flat row number in several axes."""
     places: list[Any] = []
     for extent in reversed(extents[1:]):
         places.insert(0, row % extent)

@@ -1,4 +1,4 @@
-"""The convolution of a program, where Winograd's algorithm fits it."""
+"""Recognition of convolutions that Winograd's algorithm can compute."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Convolution:
     main: PrimFunc
     block: SBlock
     padding: SBlock | None
-    """The block that makes its data."""
+    """The block that computes the convolution's data."""
     epilogue: SBlock | None
-    """The block that reads its result."""
+    """The block that reads the convolution's result."""
 
     @property
     def data(self) -> Any:
@@ -64,8 +64,9 @@ class Convolution:
 
 
 def convolution_of(module: tvm.IRModule) -> Convolution | None:
-    """Return the convolution that the function ``main`` of ``module`` computes; None where it computes something else,
-    or one that the algorithm does not fit: with strides, groups, other types or weights that are not constant."""
+    """Return the convolution that the function ``main`` of ``module`` computes; None if it computes something else, or
+    a convolution with strides, groups, other types or weights that are not constant, which the algorithm cannot
+    compute."""
     found: list[SBlock] = []
     structural_walk(module["main"].body.block.body, (SBlock, found.append))
     names = [block.name_hint for block in found if _is_convolution(block)]
@@ -97,7 +98,7 @@ def _operands(block: SBlock) -> tuple[Any, Any]:
 
 
 def _is_convolution(block: SBlock) -> bool:
-    """Return true for a convolution of stride 1 without groups or dilation, in float32, with square weights."""
+    """Return true for a convolution of stride 1 without groups or dilation, in float32, with weights of 3x3 or 5x5."""
     store = block.body
     kinds = [int(iteration.iter_type) for iteration in block.iter_vars]
     if kinds != [DATA_PARALLEL] * 4 + [REDUCTION] * 3 or block.init is None or not isinstance(store, BufferStore):

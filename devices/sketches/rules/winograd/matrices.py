@@ -18,7 +18,7 @@ from functools import cache
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 _POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
-"""Points to interpolate at. Small numbers whose products are small keep the rounding errors small."""
+"""Points to interpolate at. Rounding errors stay small if the points and their products are small numbers."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Transforms:
 @cache
 def transforms(outputs: int, weights: int) -> Transforms:
     """Return the matrices for tiles of ``outputs`` values of a convolution with ``weights`` weights. Raises ValueError
-    where there are not enough points to interpolate at."""
+    if there are not enough points to interpolate at."""
     finite = outputs + weights - 2
     if finite > len(_POINTS):
         raise ValueError(f"no points for tiles of {outputs} outputs of {weights} weights")
@@ -62,7 +62,8 @@ def transforms(outputs: int, weights: int) -> Transforms:
 
 
 def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
-    """Return the coefficients of the polynomial with these roots, from the lowest power; the highest one's is 1."""
+    """Return the coefficients of the polynomial with these roots, from the lowest power. The leading coefficient is
+    1."""
     polynomial = [Fraction(1)]
     for root in roots:
         shifted = [Fraction(0), *polynomial]

@@ -1,12 +1,12 @@
-"""A convolution's program, rewritten to Winograd's algorithm.
+"""The program of a convolution, rewritten to Winograd's algorithm.
 
-The program of a task computes the convolution directly. Rewritten it has the same arguments, but for the weights, which
-are transformed when the network is compiled (:mod:`devices.sketches.plain_weights`):
+The program of a task computes the convolution directly. The rewritten program has the same arguments except for the
+weights, which are transformed when the network is compiled (:mod:`devices.sketches.plain_weights`). Its blocks are
 
     data_rows, data_tiles     tiles of the input, transformed along their rows, then along their columns
     products                  a product of matrices for each of the n x n points: tiles by input by output channels
     output_rows, output_tile  the tiles transformed back
-    epilogue                  what the program computes of the convolution
+    epilogue                  the program's computation on the result of the convolution
 
 with ``n`` points for tiles of ``m`` x ``m`` outputs.
 """
@@ -29,7 +29,8 @@ from devices.sketches.rules.winograd.matrices import Matrix, transforms
 
 
 def operations(convolution: Convolution, outputs: int) -> int:
-    """Return the additions and multiplications of the rewritten program, without those for weights and epilogue."""
+    """Return the number of additions and multiplications in the rewritten program, without those for weights and
+    epilogue."""
     matrices = transforms(outputs, convolution.size)
     images, height, width, channels = (int(extent) for extent in convolution.result.shape)
     inputs, points = int(convolution.data.shape[-1]), matrices.points
@@ -73,7 +74,7 @@ def rewritten(convolution: Convolution, outputs: int) -> tvm.IRModule:
     def product(first: Any, second: Any, image: Any, y: Any, x: Any, channel: Any, summed: Any) -> Any:
         return data_tiles[first, second, image, y, x, summed] * weight[first, second, summed, channel]
 
-    # Sums over the points: TVM moves a block behind its producer only where each index of what it reads is an axis.
+    # Sums over the points: TVM moves a block behind its producer only if each index of its reads is an axis.
     def output_row(image: Any, y: Any, x: Any, line: Any, second: Any, channel: Any, first: Any) -> Any:
         return products[first, second, image, y, x, channel] * _element(matrices.output, line, first)
 
@@ -102,12 +103,13 @@ def _combined(matrix: Matrix, index: Any, terms: Sequence[Any]) -> Any:
 
 
 def _sum(terms: Sequence[Any]) -> Any:
-    """Return the sum of ``terms``, all of which each transformed tile reads."""
+    """Return the sum of ``terms``: a short expression that reads all of them, as a transformed tile does."""
     return _linear([Fraction(1)] * len(terms), terms)
 
 
 def _linear(factors: Sequence[Fraction], terms: Sequence[Any]) -> Any:
-    """Return the sum of factors times terms, the positive ones first: a sum then begins without an operation."""
+    """Return the sum of factors times terms. Terms with positive factors come first, so that the sum does not begin
+    with a negation."""
     total = None
     for factor, term in sorted(zip(factors, terms, strict=True), key=lambda each: each[0] < 0):
         if not factor:
@@ -121,7 +123,8 @@ def _linear(factors: Sequence[Fraction], terms: Sequence[Any]) -> Any:
 
 
 def _pixel(convolution: Convolution, place: Sequence[Any]) -> Any:
-    """Return an element of the convolution's data; zero behind its last row or column, where the last tiles end."""
+    """Return an element of the convolution's data, or zero after its last row or column, where the last tiles reach
+    beyond it."""
     data, padding = convolution.data, convolution.padding
     value = data[tuple(place)]
     if padding is not None:

@@ -1,8 +1,7 @@
 """Sketch rule "winograd": convolutions by Winograd's algorithm (CPU).
 
-The rewritten program (:mod:`devices.sketches.rules.winograd.program`) is one loop over groups of tiles that runs in
-parallel. The transformed tiles of a group stay in the cache between its three steps, and the products accumulate in
-registers:
+The rewritten program (:mod:`devices.sketches.rules.winograd.program`) is one parallel loop over groups of tiles. The
+transformed tiles of a group stay in the cache between the three steps, and the products accumulate in registers:
 
     parallel over groups of output channels (K0), of rows and columns of tiles (H0, W0)
       tiles, lanes of input channels
@@ -17,8 +16,8 @@ registers:
         tile transformed back, epilogue         unrolled, vectorised over output channels
 
 There is a sketch for each size of tiles. An annotation of the root block,
-:data:`~devices.sketches.rules.winograd.OUTPUTS`, tells for which rewritten program its trace is; TVM alone cannot
-replay it.
+:data:`~devices.sketches.rules.winograd.OUTPUTS`, identifies the rewritten program that its trace applies to. TVM alone
+cannot replay such a trace.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from devices.sketches.rules.winograd.convolution import convolution_of
 from devices.sketches.rules.winograd.program import operations, rewritten
 
 WINOGRAD = "winograd"
-# The points of a tile: more lose too many digits, and the products are of matrices that are too small.
+# Points of a tile in one dimension: with more, too many digits are lost, and the multiplied matrices are too small.
 _MOST_POINTS = 8
-# Lanes of the transforms: one vector of the widest registers.
+# Lanes of the transforms: one of the widest registers.
 _LANES = 16
 _MIN_LANES = 4
-# Tiles and vectors of the register tile.
+# Limits of the register tile, in tiles and vectors, and of the innermost reduction loop.
 _MAX_TILES = 32
 _MAX_OUTER_TILES = 4
 _MAX_VECTORS = 4
@@ -50,8 +49,8 @@ _MAX_REDUCTION_TILE = 64
 
 
 def winograd(module: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the design spaces of ``module`` by Winograd's algorithm; none where it is no such convolution, or the
-    algorithm takes more operations.
+    """Return the design spaces of ``module`` by Winograd's algorithm. There are none if the algorithm cannot compute
+    it, or needs at least as many operations as the direct convolution.
 
     The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
@@ -73,8 +72,8 @@ def winograd(module: tvm.IRModule, target: Target) -> list[Schedule]:
 
 
 def outputs_of(instructions: Sequence[Sequence[Any]]) -> int | None:
-    """Return the outputs of a tile that a trace is for; None where its program is as it was. ``instructions``: kind,
-    inputs, attributes and outputs of each, as the trace's JSON has them."""
+    """Return the outputs of a tile, in one dimension, from a trace of this rule; None for a trace of another program.
+    ``instructions``: kind, inputs, attributes and outputs of each, as in the trace's JSON."""
     for kind, inputs, attributes, *_ in instructions:
         if kind == "Annotate" and attributes[0] == OUTPUTS:
             return int(inputs[1])
@@ -109,12 +108,12 @@ def _apply(sch: Schedule, outputs: int, input_lanes: int, output_lanes: int) -> 
     unroll_and_vectorize(sch, sch.get_loops(stored)[-len(tile) :])
     _transform_data(sch, data_rows, data_tiles, group, input_lanes)
     _transform_output(sch, output_rows, output_tile, epilogue, group, output_lanes)
-    # At the end: schedules that are copied from one whose root block has changed share their programs (TVM 0.27).
+    # Last, because copies of a schedule whose root block was changed share one program (TVM 0.27).
     sch.annotate(sch.get_sblock("root", "main"), OUTPUTS, outputs)
 
 
 def _transform_data(sch: Schedule, rows: SBlockRV, tiles: SBlockRV, group: LoopRV, lanes: int) -> None:
-    """Transform the data of a group of tiles at its begin."""
+    """Compute the transform of the input at the beginning of each group of tiles."""
     sch.compute_at(tiles, group, preserve_unit_loops=True)
     first, second, image, y, x, channel = sch.get_loops(tiles)[-6:]
     outer, vector = sch.split(channel, [None, lanes])
@@ -128,7 +127,7 @@ def _transform_data(sch: Schedule, rows: SBlockRV, tiles: SBlockRV, group: LoopR
 def _transform_output(
     sch: Schedule, rows: SBlockRV, tile: SBlockRV, epilogue: SBlockRV, group: LoopRV, lanes: int
 ) -> None:
-    """Transform the products of a group of tiles back at its end, and compute the epilogue."""
+    """Compute the transform of the products and the epilogue at the end of each group of tiles."""
     for block in (rows, tile, epilogue):
         sch.reverse_compute_at(block, group, preserve_unit_loops=True)
     image, y, x, line, column, channel = sch.get_loops(epilogue)[-6:]

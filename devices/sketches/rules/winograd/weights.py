@@ -16,8 +16,8 @@ _EXACT = "float64"
 def element_of_points(weight: Any, points: Any, at: Sequence[Any]) -> Any:
     """Return the element ``at`` of ``G weight G^T``.
 
-    ``weight``: buffer (rows, columns, input channels, output channels); ``points``: that of its transform, (points,
-    points, input channels, output channels).
+    ``weight``: buffer (rows, columns, input channels, output channels); ``points``: buffer of the transformed weights
+    (points, points, input channels, output channels).
     """
     first, second, inputs, channels = at
     size = int(weight.shape[0])

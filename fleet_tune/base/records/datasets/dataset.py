@@ -34,7 +34,7 @@ from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import OUTCOMES, Dataset, Integers, TaskData
 
 FORMAT_VERSION = 2
-"""1: every sketch with its own statements, of which many variants have the same."""
+"""In version 1 every sketch had its own statements, although many variants have the same ones."""
 
 _MAGIC = b"fleet-tune-dataset "
 _HEADER_BYTES = 64
@@ -42,9 +42,9 @@ _MAX_BYTES = 1 << 31  # of the unpacked map: a larger one is no dataset of ours
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write the file in one step: who reads meanwhile finds the old one or the new one.
+    """Write the file in one step: a reader at the same time finds the old file or the new one.
 
-    Raises :class:`DatasetError` where it cannot be written.
+    Raise :class:`DatasetError` if it cannot be written.
     """
     try:
         write_atomically(path, encode(dataset))
@@ -55,7 +55,7 @@ def save(dataset: Dataset, path: Path) -> None:
 
 
 def load(path: Path) -> Dataset:
-    """Read a dataset. Raises :class:`DatasetError` where there is none, or one that is damaged or newer."""
+    """Read a dataset. Raise :class:`DatasetError` if it is missing, damaged, or of a newer format."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -67,9 +67,9 @@ def load(path: Path) -> Dataset:
 
 
 def encode(dataset: Dataset) -> bytes:
-    """The bytes of a dataset's file."""
+    """Return the bytes of a dataset's file."""
     body = {
-        "model": dataset.network,  # a stored word, as below: older files have it
+        "model": dataset.network,  # a stored name: older files have it
         "fingerprints": [encode_value(fingerprint) for fingerprint in dataset.fingerprints],
         "outcomes": [outcome.value for outcome in OUTCOMES],
         "tasks": [_task_fields(data) for data in dataset.tasks],
@@ -79,7 +79,7 @@ def encode(dataset: Dataset) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Dataset:
-    """The dataset in the bytes of a file; ``name`` is for messages. Raises :class:`DatasetError`."""
+    """Return the dataset in the bytes of a file; ``name`` is for messages. Raise :class:`DatasetError`."""
     header, newline, packed = content[:_HEADER_BYTES].partition(b"\n")
     version = header.removeprefix(_MAGIC)
     if not content.startswith(_MAGIC) or not newline or not version.isdigit():
@@ -133,7 +133,7 @@ def _task_fields(data: TaskData) -> dict[str, Any]:
 
 
 def _dataset(body: Mapping[str, Any]) -> Dataset:
-    # The file's own table: an outcome keeps its meaning whatever is added here.
+    # The table of outcomes is the file's own, so that numbers keep their meaning when outcomes are added here.
     outcome = np.array([OUTCOMES.index(Outcome(value)) for value in body["outcomes"]], dtype=np.int64)
     return Dataset(
         network=body["model"],

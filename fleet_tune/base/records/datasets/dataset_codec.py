@@ -1,8 +1,8 @@
 """Values of a dataset file: numpy columns, and the symbolic description of a sketch, as plain msgpack values.
 
-The description is written by the names of its types and fields, whatever they are: a field added to
-:mod:`fleet_tune.base.sketch` later travels without a change here, a reader ignores fields that it does not know, and a
-field that an old file lacks gets its default. Nothing here reads pickle.
+The description is written with the names of its types and fields. A field that is added to
+:mod:`fleet_tune.base.sketch` later is written without a change here. A reader ignores fields that it does not know, and
+a field that an old file lacks gets its default. Nothing here reads pickle.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _TYPES: dict[str, type] = {
     for kind in vars(module).values()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
-#: Fields that older files call otherwise: their names there, and what they are called now.
+#: Fields with another name in older files: the old name, and the current one.
 _RENAMED = {("Fingerprint", "reference_secs"): "probe_secs"}
 _INTEGERS = ("<i1", "<i2", "<i4", "<i8")
 _DTYPES = frozenset({*_INTEGERS, "<f4", "<f8"})
 
 
 class _Statements:
-    """A table of different statements."""
+    """A table of distinct statements."""
 
     def __init__(self) -> None:
         self.listed: dict[sketch.Statement, int] = {}
@@ -46,15 +46,15 @@ class _Statements:
 
 
 def encode_sketches(sketches: Sequence[sketch.Sketch]) -> dict[str, Any]:
-    """Sketches; a statement that several variants have stands once."""
+    """Return sketches as plain values. A statement that several variants have is written once."""
     table = _Statements()
     encoded = [encode_value(each, table) for each in sketches]
     return {"statements": [encode_value(statement) for statement in table.listed], "sketches": encoded}
 
 
 def decode_sketches(value: Any) -> tuple[sketch.Sketch, ...]:
-    """Return what :func:`encode_sketches` wrote. Equal statements are one object. Raises as :func:`decode_value`
-    does."""
+    """Return the sketches that :func:`encode_sketches` wrote. Equal statements are one object. Raise as
+    :func:`decode_value` does."""
     statements = decode_value(value["statements"])
     return tuple(decode_value(each, statements) for each in value["sketches"])
 
@@ -63,8 +63,8 @@ def encode_value(value: Any, table: _Statements | None = None) -> Any:
     """Return a dataclass of :mod:`fleet_tune.base.sketch` or :mod:`fleet_tune.base.domain`, with all that is in it, as
     plain values.
 
-    ``table`` collects statements, so that only their numbers stand here. Raises TypeError for anything that a file
-    cannot hold.
+    ``table``: collects the statements, so that the result has only their numbers. Raise TypeError for anything that a
+    file cannot hold.
     """
     if table is not None and isinstance(value, sketch.Statement):
         return {_STATEMENT: table.number(value)}
@@ -82,8 +82,8 @@ def encode_value(value: Any, table: _Statements | None = None) -> Any:
 
 
 def decode_value(value: Any, statements: Sequence[sketch.Statement] = ()) -> Any:
-    """Return what :func:`encode_value` wrote; lists become tuples. ``statements``: its table. Raises ValueError for a
-    type that this version does not know, TypeError if a field without a default is missing."""
+    """Return the value that :func:`encode_value` wrote; lists become tuples. ``statements``: its table. Raise
+    ValueError for a type that this version does not know, TypeError if a field without a default is missing."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return tuple(decode_value(item, statements) for item in value)
     if not isinstance(value, Mapping):
@@ -99,8 +99,8 @@ def decode_value(value: Any, statements: Sequence[sketch.Statement] = ()) -> Any
 
 
 def encode_array(array: NDArray[Any]) -> dict[str, Any]:
-    """A column or matrix; integers in the narrowest type that holds them, columns one after the other, which packs
-    better."""
+    """Return a column or matrix as plain values. Integers have the narrowest type that holds them. Columns follow each
+    other, which compresses better."""
     if np.issubdtype(array.dtype, np.integer):
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         narrowest = next(d for d in _INTEGERS if np.iinfo(d).min <= low and high <= np.iinfo(d).max)
@@ -112,8 +112,8 @@ def encode_array(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def decode_array(value: Mapping[str, Any]) -> NDArray[Any]:
-    """Return what :func:`encode_array` wrote: integers as int64, floats in their stored width. Raises ValueError if the
-    values do not fill the shape."""
+    """Return the array that :func:`encode_array` wrote: integers as int64, floats in their stored width. Raise
+    ValueError if the values do not fill the shape."""
     if value["dtype"] not in _DTYPES:
         raise ValueError(f"unknown array type {value['dtype']!r}")
     shape = tuple(int(extent) for extent in value["shape"])

@@ -1,7 +1,7 @@
 """Files of pre-trained cost models: :mod:`fleet_tune.base.array_codec` with a manifest.
 
-The manifest says what kind of model it is, the version of the features that it reads, the data that it was trained on,
-and how good it was found to be. A file that is damaged is refused, and so is one of another version of the features."""
+The manifest says what kind of model it is, the version of the features that it reads, its training data and its
+quality. A damaged file is refused, and so is one for another version of the features."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ModelFile:
 
 
 def save(file: ModelFile, path: Path) -> None:
-    """Write the file in one step. Raises :class:`ModelFileError` where it cannot be written."""
+    """Write the file in one step. Raise :class:`ModelFileError` if it cannot be written."""
     try:
         write_atomically(path, encode(file))
     except OSError as error:
@@ -74,8 +74,8 @@ def save(file: ModelFile, path: Path) -> None:
 def load(path: Path, feature_version: int) -> ModelFile:
     """Read a model file, or the only one in a folder.
 
-    Raises :class:`ModelFileError` for a file that is none of ours, damaged, or trained on other features than those of
-    ``feature_version``.
+    Raise :class:`ModelFileError` for a file that is no model file, is damaged, or was trained on another version of the
+    features than ``feature_version``.
     """
     found = path
     if path.is_dir():
@@ -96,12 +96,12 @@ def load(path: Path, feature_version: int) -> ModelFile:
 
 
 def encode(file: ModelFile) -> bytes:
-    """The bytes of a model file."""
+    """Return the bytes of a model file."""
     return array_codec.encode(dataclasses.asdict(file.manifest), file.arrays)
 
 
 def decode(content: bytes, path: Path, feature_version: int) -> ModelFile:
-    """The model in the bytes of a file; ``path`` is for messages. Raises :class:`ModelFileError`."""
+    """Return the model in the bytes of a file; ``path`` is for messages. Raise :class:`ModelFileError`."""
     try:
         fields, arrays = array_codec.decode(content)
     except array_codec.NewerFormatError as error:

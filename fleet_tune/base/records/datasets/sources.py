@@ -11,11 +11,11 @@ from fleet_tune.base.errors import TransferError
 BUILTIN = "pretrained"
 BUILTIN_PACM = "pretrained-pacm"
 BUILTINS = (BUILTIN, BUILTIN_PACM)
-"""The names of the cost models that come with fleet-tune, where a path could stand: ours, and the PaCM that
+"""Names of the cost models that come with fleet-tune, which can be given instead of a path: ours, and the PaCM that
 ``moa-pruner`` starts from."""
 METASCHEDULE_FILES = ("database_workload.json", "database_tuning_record.json")
 BY_METASCHEDULE = "metaschedule"
-"""Stands for the run and the device of records that MetaSchedule has measured: nobody has compared their outputs."""
+"""Name of the run and the device of records that MetaSchedule has measured. Their outputs were not compared."""
 RECORDS_FILE = "records.db"
 MODEL_SUFFIX = ".safetensors"
 
@@ -24,14 +24,13 @@ _HEAD_BYTES = 32
 
 
 def is_builtin(path: Path) -> bool:
-    """Return true if this names a cost model that comes with fleet-tune, and no file of the user's."""
+    """Return true if this is the name of a cost model that comes with fleet-tune, and there is no file of that name."""
     return str(path) in BUILTINS and not path.exists()
 
 
 def check_source(path: Path) -> SourceKind:
-    """Return the kind of the source at ``path``. A folder is one of a MetaSchedule database, one of a run (with its
-    records.db), or one with a cost model's file. Raises :class:`TransferError` if there is nothing, or nothing to learn
-    from."""
+    """Return the kind of the source at ``path``. A folder has a MetaSchedule database, the records.db of a run, or the
+    file of a cost model. Raise :class:`TransferError` if there is nothing, or nothing to learn from."""
     if is_builtin(path):
         return "model"
     try:

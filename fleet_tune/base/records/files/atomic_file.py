@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview], *, durable: bool = True) -> None:
-    """Write a file: who reads meanwhile finds the old one or the new one, never a part of it.
+    """Write a file in one step: a reader at the same time finds the old file or the new one, never a part of it.
 
-    ``content``: the file, or the parts it is made of. ``durable``: so that it is there after a crash of the machine
-    too; without that, a crash may leave an empty or partial file, and whoever reads it must notice. Raises OSError, the
-    old one kept.
+    ``content``: the content of the file, or its parts in order. ``durable``: true if the file must survive a crash of
+    the machine. Otherwise a crash may leave an empty or partial file, which readers must detect. Raise OSError, and
+    then keep the old file.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -33,12 +33,12 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview], 
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the new names of files durable."""
+    """Make new names of files in this folder durable."""
     sync_file(folder)
 
 
 def sync_file(path: Path) -> None:
-    """Make what was written to a file, which is closed by now, durable."""
+    """Make the content of a closed file durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

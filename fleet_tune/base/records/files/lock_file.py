@@ -1,4 +1,5 @@
-"""Locks on files that say who holds them. The kernel frees them when their process ends, however it does."""
+"""Lock files that contain the process id of their holder. The kernel frees a lock when its process ends, in whatever
+way."""
 
 from __future__ import annotations
 
@@ -29,13 +30,14 @@ class LockedError(Exception):
 
     @property
     def who(self) -> str:
-        """The owner in a few words, and how it is continued where somebody has stopped it."""
+        """The owner in a few words, and how to continue it if somebody has stopped it."""
         return holder_text(int(self.owner)) if self.owner.isdigit() else f"process {self.owner}"
 
 
 def take_lock(path: Path) -> int:
-    """Lock the file ``path``, which is made where it is missing, and write the id of this process into it. Return the
-    descriptor for :func:`release_lock`. Raises :class:`LockedError` at once, and OSError."""
+    """Lock the file ``path``, which is made if it is missing, and write the id of this process into it. Return the
+    descriptor for :func:`release_lock`. Raise :class:`LockedError` without a wait if another process has the lock;
+    OSError."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -56,8 +58,8 @@ def take_lock(path: Path) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Return true if a process of this machine holds the lock of the file ``path``. It is not taken to find out: a run
-    that begins meanwhile would be refused."""
+    """Return true if a process of this machine holds the lock of the file ``path``. The lock is not taken to find out,
+    because a run that begins at that moment would be refused."""
     try:
         inode, locks = path.stat().st_ino, _LOCKS.read_text()
     except OSError:
@@ -66,15 +68,15 @@ def is_locked(path: Path) -> bool:
 
 
 def release_lock(descriptor: int) -> None:
-    """Free the lock, also where a process that another thread has just forked still has the descriptor: closing it
-    alone would leave the file locked until that process starts its program."""
+    """Free the lock, even if a process that another thread has just forked still has the descriptor. Closing the
+    descriptor alone would leave the file locked until that process executes its program."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def wait_for_lock(path: Path, what: str, most_secs: float) -> int:
-    """:func:`take_lock`, after waiting for others for at most ``most_secs``. ``what``: noun for what is locked, with
-    which people are told of the wait."""
+    """Take a lock as :func:`take_lock` does, but wait for other processes for at most ``most_secs``. ``what``: noun for
+    what is locked, by which people are told of the wait."""
     deadline = time.monotonic() + most_secs
     with WAITS.entered(what) as wait_for:
         while True:

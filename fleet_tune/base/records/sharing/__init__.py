@@ -1,1 +1,1 @@
-"""Records that several runs, machines and tools have: copies from store to store, files that travel, a server."""
+"""Sharing of records between runs, machines and tools: copies from store to store, exported files, a server."""

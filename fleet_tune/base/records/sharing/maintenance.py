@@ -23,12 +23,13 @@ _Found = TypeVar("_Found")
 _AT_ONCE = 500
 _ORPHANS = "SELECT count(*) FROM records LEFT JOIN tasks USING (workload, device_class) WHERE tasks.workload IS NULL"
 _LOCK_SECS = 0.5
-"""Who shares a store holds its lock while opening it, a run that of its own all the time."""
+"""Seconds to wait for the lock of a store. A process that shares a store holds the lock while it opens it; a run holds
+the lock of its own store all the time."""
 
 
 @dataclass(frozen=True)
 class TopTask:
-    """The best of a task in a store."""
+    """The best record of a task in a store."""
 
     task: Task
     record: Record | None
@@ -36,7 +37,8 @@ class TopTask:
     records: int
     """Number of records."""
     secs: float | None = None
-    """Its seconds as people see them (:meth:`~fleet_tune.base.records.stores.reader.RecordReader.shown_secs`)."""
+    """Seconds of the record as people see them
+    (:meth:`~fleet_tune.base.records.stores.reader.RecordReader.shown_secs`)."""
     differences: tuple[str, ...] = ()
     """Reasons why the record is not used here as it is; see :class:`Origin`. Empty if it is used."""
 
@@ -54,7 +56,7 @@ class Statistics:
     workloads: Mapping[tuple[str, str], int]
     """Trials by workload name and device class."""
     origins: Sequence[tuple[Origin | None, int]]
-    """Records by origin. Those of runs that do not say it are under None."""
+    """Number of records by origin. The origin is None for records of runs that do not state it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class RecordVerdict:
 
     record: Record
     secs: float
-    """Its seconds as people see them; infinite for a failure."""
+    """Seconds of the record as people see them; infinite for a failure."""
     reasons: tuple[str, ...]
     """Reasons against it, each in a line. Empty if it counts."""
 
@@ -75,7 +77,8 @@ class PruneRule:
     before_unix_secs: float | None = None
     """The record was measured before this time."""
     keep_best: int | None = None
-    """The record is not of this many best candidates of its task and origin, and was not found wrong."""
+    """The record is not of one of this many best candidates of its task and origin, and does not say that its candidate
+    is wrong."""
     versions: Mapping[str, str] | None = None
     """The versions of the record's origin differ from these."""
     device_class: str | None = None
@@ -101,10 +104,10 @@ class IntegrityReport:
 
 
 class StoreMaintenance(SharedReader):
-    """A store whose records are looked through."""
+    """Reader for queries on all records of a store."""
 
     def top(self, versions: Mapping[str, str]) -> list[TopTask]:
-        """The best of each task, those of ``versions`` before others."""
+        """Return the best record of each task. Records of ``versions`` come before others."""
         run_origins = self.run_origins()
         found = []
         for task in self.tasks():
@@ -125,8 +128,8 @@ class StoreMaintenance(SharedReader):
         return self.best(task.id)
 
     def known(self, task: Task, versions: Mapping[str, str], most: int) -> list[Record]:
-        """Return the records of the ``most`` best candidates of a task, one record each, the best first. Those of
-        ``versions`` count if one of them is verified, else all."""
+        """Return the records of the ``most`` best candidates of a task, one record each, the best first. Only records
+        of ``versions`` count if one of them is verified, else all."""
         here = [number for number, origin in self.origins().items() if origin.versions == versions]
         words = self.last_words(task.id, here, most)
         if words and words[0].measurement.verified:
@@ -138,7 +141,7 @@ class StoreMaintenance(SharedReader):
         return sorted(words, key=lambda each: (not each.measurement.verified, each.measurement.rank_secs))[:most]
 
     def statistics(self) -> Statistics:
-        """Counts of everything."""
+        """Return the counts of the whole store."""
         outcomes: dict[str, Counter[str]] = {}
         workloads: Counter[tuple[str, str]] = Counter()
         names = {workload.hash: workload.name for workload in self.workloads()}
@@ -192,8 +195,8 @@ class StoreMaintenance(SharedReader):
         return sorted(reasons, key=lambda each: (bool(each.reasons), each.secs))
 
     def integrity(self) -> IntegrityReport:
-        """Read everything and report the damage. If SQLite cannot read the file as a whole, the report names what that
-        prevents."""
+        """Read everything and report the damage. If SQLite cannot read parts of the file, the report names the checks
+        that failed."""
         file: list[str] = []
 
         def read(what: str, looks: Callable[[], _Found], instead: _Found) -> _Found:
@@ -224,7 +227,7 @@ class StoreMaintenance(SharedReader):
         return int(count)
 
     def matching(self, rule: PruneRule) -> list[int]:
-        """The ``seq`` of the records that a rule prunes."""
+        """Return the ``seq`` of the records that a rule prunes."""
         matching: list[int] = []
         run_origins = self.run_origins()
         for task in self.tasks():
@@ -243,7 +246,7 @@ class StoreMaintenance(SharedReader):
         return sorted(matching)
 
     def uids(self, seqs: Sequence[int]) -> list[str]:
-        """The ``uid`` of each of these records."""
+        """Return the ``uid`` of each of these records."""
         found: list[str] = []
         for start in range(0, len(seqs), _AT_ONCE):
             some = seqs[start : start + _AT_ONCE]
@@ -280,7 +283,7 @@ class Excerpt:
         return list(found.values())
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:  # noqa: ARG002
-        """The records, those of a task at a time."""
+        """Yield the records, those of one task at a time."""
         origins = self._reader.run_origins()
         for task in self._reader.tasks():
             if self._class in (None, task.device_class.name):
@@ -291,8 +294,8 @@ class Excerpt:
 
 
 def prune(path: Path, seqs: Sequence[int]) -> None:
-    """Removes these records of a store, and makes the file smaller where nobody else uses it. Raises
-    :class:`RecordStoreError`, also where a run is writing its own."""
+    """Remove these records from a store, and make the file smaller if no other process uses it. Raise
+    :class:`RecordStoreError`, also if this is the own store of a run that is writing to it."""
     with locked_store(path, _LOCK_SECS), translated(path), closing(open_for_writing(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for start in range(0, len(seqs), _AT_ONCE):
@@ -301,20 +304,20 @@ def prune(path: Path, seqs: Sequence[int]) -> None:
             for table in ("traces", "records"):
                 connection.execute(f"DELETE FROM {table} WHERE seq IN ({marks})", some)
         connection.execute("COMMIT")
-        with suppress(sqlite3.OperationalError):  # others use it: what is free now is used again
+        with suppress(sqlite3.OperationalError):  # other processes use it: free pages are used again
             connection.execute("VACUUM")
 
 
 def differences_of(origin: Origin | None, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the versions in which a record's origin differs from ``versions``; for a run that does not say, just
-    that."""
+    """Return the versions in which a record's origin differs from ``versions``; if its run does not state the origin,
+    say only that."""
     if origin is None:
         return ("its run does not say what it depends on",)
     return origin.differences(replace(origin, versions=versions))
 
 
 def _against(word: Record) -> Iterator[str]:
-    """Yield the objections to the last word on a candidate."""
+    """Yield the reasons against the last word on a candidate."""
     measured = word.measurement
     outcome = measured.outcome.value.replace("_", " ")
     detail = f": {' '.join(measured.detail.split())}" if measured.detail else ""
@@ -331,13 +334,13 @@ def _against(word: Record) -> Iterator[str]:
 def _best_candidates(
     records: Sequence[Record], run_origins: Mapping[tuple[str, str], Origin], most: int
 ) -> set[tuple[Origin | None, str]]:
-    """The ``most`` best candidates of a task for each origin."""
+    """Return the ``most`` best candidates of a task for each origin."""
     best = _best_words(records, run_origins, most)
     return {(run_origins.get((word.run_id, class_of(word.task_id))), word.candidate.id) for word in best}
 
 
 def _best_words(records: Sequence[Record], run_origins: Mapping[tuple[str, str], Origin], most: int) -> list[Record]:
-    """The last words of the ``most`` best candidates of a task for each origin."""
+    """Return the last words on the ``most`` best candidates of a task for each origin."""
     grouped: dict[Origin | None, dict[str, list[Record]]] = {}
     for record in records:
         origin = run_origins.get((record.run_id, class_of(record.task_id)))

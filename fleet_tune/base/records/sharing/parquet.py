@@ -1,5 +1,5 @@
-"""Records as a Parquet file, one row each: what pandas, DuckDB, Spark and others read. Written only; nothing of ours
-reads it. pyarrow is an optional dependency."""
+"""Export of records to a Parquet file, one row each, for pandas, DuckDB, Spark and others. fleet-tune writes such files
+and does not read them. pyarrow is an optional dependency."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ COLUMNS: Mapping[str, str] = {
     "trace": "string",
 }
 """The columns and their types. Costs are null for failures, ``cpu_model``, ``threads``, ``versions`` and ``machine``
-for records of runs that do not say what they depend on."""
+for records of runs that do not state their origin."""
 
 
 def write_parquet(reader: SharedReader, path: Path, device_class: str | None = None) -> int:
     """Write the records of a store, of one class if it is named, and return their number.
 
-    The file gets its name when it is whole. Raises :class:`RequestError` if pyarrow is not installed,
+    The file gets its name when it is whole. Raise :class:`RequestError` if pyarrow is not installed,
     :class:`RecordFileError`.
     """
     try:
@@ -127,7 +127,7 @@ def _type(pyarrow: Any, kind: str) -> Any:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[Path]:
-    """A file under another name, which has its own when the block is left normally."""
+    """Yield a path under another name. It is renamed to ``path`` if the block ends without an error."""
     if path.is_dir():
         raise RecordFileError(f"{path} is a folder", "give the name of a file in it")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")

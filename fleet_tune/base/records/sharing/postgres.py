@@ -1,9 +1,9 @@
-"""The store of a team on a PostgreSQL server: what records are copied from and to.
+"""The store of a team on a PostgreSQL server: a source and a target of copied records.
 
-A record has the bytes that a run's own store has, deflated. Writers take turns (an advisory lock until they commit), so
-that what is committed later has the higher ``seq``: who has read up to a number has read all that there was. Everybody
-who may connect to the database reads, adds, and changes tasks and efforts; only who has made the tables removes.
-psycopg is an optional dependency.
+A record has the encoding of a run's own store, with its trace, and is deflated. Writers take turns (they hold an
+advisory lock until they commit), so that a later commit has higher ``seq``: a reader that has read up to a number has
+missed no record before it. Every role that may connect to the database can read, add, and change tasks and efforts;
+only the role that made the tables can remove records. psycopg is an optional dependency.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ _Read = TypeVar("_Read")
 
 SCHEMA_VERSION = 1
 _QUOTA_STATE = "FT001"
-_LOCK = 0x666C656574  # of the store's writers, and of its making
+_LOCK = 0x666C656574  # of the store's writers, and of its creation
 _SERVICE_LOCK = 0x726574756E65  # of the service that keeps networks tuned
 _PAGE_RECORDS = 1000
 _FAILED = " failed: "
 _MOST_BYTES = 4 * 2**20  # of a record, deflated or not
 _MOST_REASON = 200
 _AT_ONCE = 200  # records of a statement: some hundred kilobytes
-_REMOVED_AT_ONCE = 5000  # of a statement, which the server ends after _ANSWER_SECS
+_REMOVED_AT_ONCE = 5000  # of one statement: the server ends it after _ANSWER_SECS
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
 _STOPPED_SECS = 10
-"""Seconds without a statement in a turn to write, after which the server ends a client, which somebody has stopped:
-others wait for its turn."""
+"""Seconds without a statement in a turn to write after which the server ends the client. Somebody has stopped it, and
+others wait for their turn."""
 
 IS_THERE = "octet_length(body) > 0"
-"""Of a row of the table of records: it was not removed."""
+"""SQL condition on a row of the table of records: it was not removed."""
 
 _WHO_HAS_IT = (
     "SELECT usename FROM pg_locks JOIN pg_stat_activity USING (pid)"
     " WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND ((classid::bigint << 32) | objid::bigint) = %s"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-# The owner's rights are used only on what the path names: without pg_temp in it, that comes first.
+# The function has its owner's rights, so that its search path must be fixed. If pg_temp were not named in it, it would
+# come first.
 _QUOTA_PATH = "pg_catalog, fleet_tune, pg_temp"
 _QUOTA = f"""
 CREATE OR REPLACE FUNCTION fleet_tune.check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -112,12 +113,12 @@ GRANT INSERT ON meta TO PUBLIC;
 
 
 class TeamStore:
-    """The store at ``url`` (``postgresql://user:password@host:port/database``), made where the database has none.
+    """The store at ``url`` (``postgresql://user:password@host:port/database``). It is created if the database has none.
 
-    ``hurry``: a server that is slow is waited for shortly. A target of
-    :func:`fleet_tune.base.records.sharing.shared.copy_records`; :meth:`since` is a source. Raises
-    :class:`StoreUnreachableError` where the server does not answer, here and everywhere, :class:`RecordStoreError`
-    where it refuses or has a newer schema, :class:`RequestError` without psycopg."""
+    ``hurry``: wait only a short time for a slow server. The store is a target of
+    :func:`fleet_tune.base.records.sharing.shared.copy_records`; :meth:`since` returns a source. The constructor and
+    every method raise :class:`StoreUnreachableError` if the server does not answer, :class:`RecordStoreError` if it
+    refuses; the constructor also if the schema is newer, and :class:`RequestError` without psycopg."""
 
     def __init__(self, url: str, *, hurry: bool = False) -> None:
         self._connect(url, _HURRY_SECS if hurry else _ANSWER_SECS)
@@ -151,13 +152,13 @@ class TeamStore:
 
     @classmethod
     def probe(cls, url: str) -> None:
-        """Raises as the constructor where the server at ``url`` does not answer; looks at no table."""
+        """Raise as the constructor does if the server at ``url`` does not answer. Tables are not read."""
         probing = cls.__new__(cls)
         probing._connect(url, _ANSWER_SECS)
         probing.close()
 
     def _make(self) -> None:
-        """The tables, where there are none; checks their version."""
+        """Create the tables if there are none, and check their version."""
         if self._one("SELECT to_regclass('fleet_tune.meta') IS NOT NULL") != (True,):
             with self._turn() as connection:
                 if self._one("SELECT to_regclass('fleet_tune.meta') IS NOT NULL") != (True,):
@@ -172,28 +173,29 @@ class TeamStore:
                 f" version {SCHEMA_VERSION}",
                 "use the newer fleet-tune that made it, or another store",
             )
-        if self._one(_QUOTA_IS_OLD) == (True,):  # of an earlier version, and we own it
+        if self._one(_QUOTA_IS_OLD) == (True,):  # the function is of an earlier version, and we own it
             with self._turn() as connection:
                 connection.execute(_QUOTA)
         self.id: str = meta.get("id", "")
-        """Another one for each store that was ever made."""
+        """Unique id of the store, from its creation."""
 
     # -- a source ------------------------------------------------------------------------------------------------------
 
     def since(self, cursor: int) -> TeamStoreChanges:
-        """Return what was added after ``cursor``, as a source of records."""
+        """Return the additions after ``cursor``, as a source of records."""
         return TeamStoreChanges(self._rows, cursor)
 
     def last(self) -> tuple[int, str]:
-        """``seq`` and ``uid`` of the last record, removed ones among them; 0 and nothing where there is none."""
+        """Return the ``seq`` and ``uid`` of the last record, removed ones included; 0 and an empty text if there is
+        none."""
         rows = self._rows("SELECT seq, uid FROM fleet_tune.records ORDER BY seq DESC LIMIT 1")
         return rows[0] if rows else (0, "")
 
     def has(self, seq: int, uid: str) -> bool:
-        """Return true if the record of this number is this one, or was.
+        """Return true if ``seq`` is the number of the record with this ``uid``, even if that was removed.
 
-        A store that was restored from a backup has another record there or none, and so for every later number: new
-        records get higher numbers, and no row goes.
+        A store that was restored from an older backup has another record at this number, or none, and so for all later
+        numbers. Otherwise numbers keep their records: new records get higher numbers, and no row is deleted.
         """
         return bool(self._rows("SELECT 1 FROM fleet_tune.records WHERE seq = %s AND uid = %s", seq, uid))
 
@@ -242,13 +244,13 @@ class TeamStore:
         )
 
     def unit(self, name: str, secs: float) -> float:
-        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.unit`. Returns ``secs`` if the given value is no
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.unit`. Return ``secs`` if the stored value is no
         unit."""
         with self._turn() as connection:
             given = (UNIT + name, repr(secs))
             connection.execute("INSERT INTO fleet_tune.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", given)
             row = connection.execute("SELECT value FROM fleet_tune.meta WHERE key = %s", given[:1]).fetchone()
-            assert row is not None  # it was given or there
+            assert row is not None  # it was inserted, or was there before
             try:
                 return checked_unit(row[0])
             except ValueError:
@@ -266,7 +268,7 @@ class TeamStore:
                 if rows:
                     places = ", ".join(["(%s, %s, %s, %s)"] * len(rows))
                     insert = f"INSERT INTO fleet_tune.records (uid, workload, device_class, body) VALUES {places}"
-                    # One statement, so that the quota is looked at once.
+                    # One statement, so that the quota is checked once.
                     connection.execute(insert, [value for row in rows for value in row])
             added += len(rows)
         return added
@@ -274,8 +276,8 @@ class TeamStore:
     def remove(self, uids: Collection[str]) -> int:
         """Remove these records and return the number of those that were there.
 
-        Only the role that made the tables may do so. Numbers and ids stay (see :meth:`has`), so that nobody who has a
-        copy of a record adds it again.
+        Only the role that made the tables may do so. The ``seq`` and ``uid`` of each record stay (see :meth:`has`), so
+        that no client that has a copy of the record adds it again.
         """
         query = f"UPDATE fleet_tune.records SET body = '' WHERE uid = ANY(%s) AND {IS_THERE}"
         ordered, removed = list(uids), 0
@@ -285,9 +287,9 @@ class TeamStore:
         return removed
 
     def be_the_service(self) -> str:
-        """Take the place of the one service that keeps networks tuned with this store, for as long as this connection
-        lasts. Empty where it is ours now, else the key with which another one has it."""
-        # Of a connection that was cut the server knows only if it asks; hours, where nobody says otherwise.
+        """Become the one service that keeps networks tuned with this store, for as long as this connection lasts.
+        Return an empty text if this succeeds, else the key (role) of the service that has the place."""
+        # The server only notices by keepalive probes that a connection was cut. By default that takes hours.
         for name, value in (("idle", 10), ("interval", 5), ("count", 3)):
             self._rows(f"SELECT set_config('tcp_keepalives_{name}', '{value}', false)")
         if self._one("SELECT pg_try_advisory_lock(%s)", _SERVICE_LOCK) == (True,):
@@ -311,7 +313,7 @@ class TeamStore:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[psycopg.Connection[Any]]:
-        """One transaction, while nobody else writes."""
+        """Yield a transaction during which nobody else writes."""
         with self._told(), self._connection.transaction():
             with WAITS.entered(f"the turn to write to the store {self._shown}", "another client"):
                 self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -331,7 +333,7 @@ class TeamStore:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Turns what psycopg raises into our errors."""
+        """Turn the errors of psycopg into ours."""
         psycopg = self._errors
         try:
             yield
@@ -367,8 +369,8 @@ class TeamStoreChanges:
     """Additions to a team's store after a cursor: a source of
     :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
-    Every key may add to the store, so wrong rows are set aside. ``rows`` are those of a :class:`TeamStore`;
-    ``unreadable`` has what was set aside, each with its reason.
+    Every key may add to the store, so that rows may be wrong; these are skipped. ``rows``: the function of a
+    :class:`TeamStore` that returns the rows of a query. ``unreadable``: the skipped rows, each with its reason.
     """
 
     def __init__(self, rows: Callable[..., list[Any]], cursor: int) -> None:
@@ -406,7 +408,7 @@ class TeamStoreChanges:
         rows = self._rows("SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts")
         found = []
         for workload, name, run_id, secs, trials in rows:
-            # With another "@" it would be of another device class.
+            # With an "@" in its hash the id would be of another device class.
             if (run_id, name) in origins and "@" not in workload:
                 what = f"what {run_id} has spent on {workload}@{name}"
                 for effort in self._right(what, checked_effort, f"{workload}@{name}", run_id, secs, trials):
@@ -414,14 +416,15 @@ class TeamStoreChanges:
         return found
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
-        """Seconds of the probe at which those of a class are counted; None where the store does not say."""
+        """Return the unit of a device, or else of its class: seconds of the probe at speed 1. ``None`` if the store has
+        neither."""
         keys = [UNIT + device_id, UNIT + class_unit(device_class)]
         found = dict(self._rows("SELECT key, value FROM fleet_tune.meta WHERE key = ANY(%s)", keys))
         units = (unit for key in keys if key in found for unit in self._right(key, checked_unit, found[key]))
         return next(units, None)
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
-        """The records, many at a time."""
+        """Yield the records, many at a time."""
         cursor = max(cursor, self._cursor)
         query = (
             "SELECT seq, CASE WHEN octet_length(body) <= %s THEN body END FROM fleet_tune.records"
@@ -436,7 +439,8 @@ class TeamStoreChanges:
             cursor = rows[-1][0]
 
     def _right(self, what: str, read: Callable[..., _Read], *values: Any) -> list[_Read]:
-        """Return the result of ``read`` on ``values``; nothing if they are wrong, or of a newer version."""
+        """Return the result of ``read`` on ``values`` in a list. The list is empty if the values are wrong, or of a
+        newer version."""
         try:
             return [read(*values)]
         except (ValueError, RecordStoreError, zlib.error) as error:
@@ -459,5 +463,5 @@ def _row(record: Record) -> tuple[str, str, str, bytes]:
 def _reason(error: psycopg.Error) -> str:
     """Return the server's message in one line, or the reason why it cannot be reached."""
     lines = (error.diag.message_primary or str(error)).strip().splitlines() or [type(error).__name__]
-    # Libpq says of each address that "connection to server at ... failed: why", and then asks questions.
+    # Libpq writes "connection to server at ... failed: why" for each address, and then questions to the user.
     return next((line for line in reversed(lines) if _FAILED in line), lines[0]).rpartition(_FAILED)[2].strip()

@@ -1,7 +1,7 @@
-"""Records as a file that travels: JSON lines, each with its kind, the first one with the version of the format.
+"""Files of exported records: JSON lines, each with its kind. The first one has the version of the format.
 
-A line that is torn or of another kind is reported and skipped; what refers to it is skipped too. A name that ends in
-``.gz`` is of a file that is deflated, to a tenth of its size and less.
+A line that is torn or of an unknown kind is reported and skipped; lines that refer to it are skipped too. A file whose
+name ends in ``.gz`` is compressed with gzip, to a tenth of its size or less.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NEXT = "give a file that 'fleet-tune records export' wrote"
 
 
 class RecordsFileWriter:
-    """Writer of such a file, all of it or nothing: it gets its name once the block is left normally.
+    """Writer of such a file in one step: the file gets its name when the block ends without an error.
 
     Everything that a record refers to is written before it. Raises :class:`RecordFileError` if it cannot be written. It
-    is a target of :func:`fleet_tune.base.records.sharing.shared.copy_records`; its unit of seconds is the first one
-    that it is told for each device class.
+    is a target of :func:`fleet_tune.base.records.sharing.shared.copy_records`. Its unit for each device class is the
+    first one that it gets for that class.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class RecordsFileWriter:
             self._part.unlink(missing_ok=True)
 
     def put_task(self, task: Task) -> None:
-        """A task with its workload."""
+        """Write a task with its workload."""
         workload, name = task.workload, task.device_class.name
         body = {"hash": workload.hash, "name": workload.name, "flop": workload.flop, "module": workload.module}
         self._write({"kind": "task", **body, "class": name, "target": task.device_class.target, "weight": task.weight})
@@ -87,7 +87,7 @@ class RecordsFileWriter:
                 self._write({"kind": "run", "run": run_id, "class": name, "origin": json.loads(encode_origin(origin))})
 
     def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
-        """Return all of them."""
+        """Return all efforts: none is in the file yet."""
         return list(efforts)
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
@@ -98,14 +98,14 @@ class RecordsFileWriter:
             self._write(line)
 
     def unit(self, name: str, secs: float) -> float:
-        """Seconds of the probe at which those of ``name`` are counted: ``secs`` where nothing was given before."""
+        """Return the unit of ``name``: seconds of the probe at speed 1. It is ``secs`` if none was given before."""
         if name not in self._units:
             self._units[name] = secs
             self._write({"kind": "unit", "name": name, "secs": secs})
         return self._units[name]
 
     def add(self, records: Sequence[Record]) -> int:
-        """Write those that are not written yet, and return their number."""
+        """Write the records that are not written yet, and return their number."""
         fresh = {each.uid: each for each in records if each.uid not in self._uids}
         with self._told():
             for record in fresh.values():
@@ -152,7 +152,7 @@ class RecordsFile:
                     self._skip(number, f"{type(error).__name__}: {error}")
 
     def tasks(self, only: Collection[str] | None = None) -> list[Task]:
-        """The tasks of its records. ``only``: those of these ids."""
+        """Return the tasks of the records. ``only``: those of these ids."""
         return [task for task in self._tasks.values() if only is None or task.id in only]
 
     def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
@@ -165,11 +165,12 @@ class RecordsFile:
         return [(effort, origin) for effort, origin in known if origin is not None]
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
-        """Seconds of the probe at which those of a device are counted; None where the file does not say."""
+        """Return the unit of a device, or else of its class: seconds of the probe at speed 1. ``None`` if the file has
+        neither."""
         return self._units.get(device_id, self._units.get(class_unit(device_class)))
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
-        """Its records after the line ``cursor``, many at a time, ``seq`` their lines."""
+        """Yield the records after the line ``cursor``, many at a time. Their ``seq`` is the number of their line."""
         page: list[Record] = []
         for number, line in self._lines(told=True):
             if number <= cursor or line is None or line.get("kind") != "record":
@@ -185,11 +186,12 @@ class RecordsFile:
             yield page
 
     def _lines(self, told: bool = False) -> Iterator[tuple[int, dict[str, Any] | None]]:
-        """The lines with their numbers, None for one that is none. ``told``: such ones are known already."""
+        """Yield the lines with their numbers; ``None`` for a line that is no JSON object. ``told``: true if such lines
+        were reported before."""
         number = 0
         try:
             with _opened(self.path, self.path, "rb") as file:
-                # A piece of a longer line is a torn one: no file takes more memory than this.
+                # A longer line comes in pieces, which count as torn lines. So no file takes more memory than this.
                 for number, text in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
                     line: Any = None
                     with contextlib.suppress(ValueError, RecursionError):
@@ -244,12 +246,12 @@ def _text(line: Mapping[str, Any], name: str) -> str:
     value = line[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} is no text")
-    value.encode()  # half of a character is none
+    value.encode()  # raises for half of a surrogate pair
     return value
 
 
 def _opened(named: Path, path: Path, mode: str) -> IO[bytes]:
-    """The file at ``path``, deflated where ``named`` says so."""
+    """Open the file at ``path``, with gzip if the name ``named`` ends in ``.gz``."""
     if named.suffix == ".gz":
         return gzip.open(path, mode)  # type: ignore[return-value]
     return path.open(mode)

@@ -1,7 +1,8 @@
-"""Records of other runs in a run's own store, the log of that run in its output folder.
+"""Copies of other runs' records in a run's own store, the log of that run in its output folder.
 
-A copied record is no trial of the run: the run's limits do not count it, and it says nothing of a candidate that the
-run knows, unless that was found wrong. Seconds are counted as the run's devices of that class count theirs.
+A copied record is no trial of the run, and the run's limits do not count it. A record of a candidate that the run
+already knows is not copied, unless it says that the candidate was found wrong. Seconds are converted to the unit of the
+run's devices of that class.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fleet_tune.base.records.stores.store import RecordStore
 
 class RunStoreTarget:
     """Target of :func:`fleet_tune.base.records.sharing.shared.copy_records`: the run's ``store``, which ``reader``
-    reads. Efforts of other runs say nothing of this one and are skipped."""
+    reads. Efforts of other runs are not efforts of this one, and are skipped."""
 
     def __init__(self, store: RecordStore, reader: SharedReader) -> None:
         self._store = store
@@ -27,7 +28,7 @@ class RunStoreTarget:
         self._known: dict[str, dict[str, int]] = {}  # by task id the last revision of each candidate
 
     def put_task(self, task: Task) -> None:
-        """A task that the run has keeps its weight."""
+        """Store a task, unless the run has it: it then keeps its weight."""
         if task.id not in self._tasks:
             self._store.put_task(task)
 
@@ -40,10 +41,11 @@ class RunStoreTarget:
         return []
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
-        """See :meth:`lacking`."""
+        """Do nothing: see :meth:`lacking`."""
 
     def unit(self, name: str, secs: float) -> float:
-        """See :meth:`RecordStore.unit`. The unit of a device class is that of its devices here, if there is one."""
+        """See :meth:`RecordStore.unit`. The unit of a device class is that of the run's devices of the class, if there
+        is one."""
         known = self._units.get(name)
         return self._store.unit(name, secs if known is None else known)
 

@@ -13,14 +13,15 @@ from fleet_tune.base.records.stores.origin import Effort, Origin, decode_origin
 _PAGE_RECORDS = 1000
 _MOST_ORIGINS = 10_000
 _MOST_EMPTY = 1_000_000
-"""A damaged file may name any number as the last one."""
+"""Largest number of successive numbers without a readable record: a damaged file may name any number as the last
+one."""
 
 
 class DamagedReader(SharedReader):
-    """A store of which parts of the file cannot be read: a source of
+    """Reader of a store whose file is damaged in parts: a source of
     :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
-    ``lost``: number of records that cannot be read; ``is_damaged``: true if anything could not. Raises
+    ``lost``: number of records that cannot be read; ``is_damaged``: true if anything could not be read. Raises
     :class:`DamagedStoreError` if not even the number of records can be told, or if the file has no tables any more.
     """
 
@@ -47,15 +48,15 @@ class DamagedReader(SharedReader):
             return []
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
-        """See :class:`SharedReader`. Returns None if it cannot be read, too."""
+        """See :class:`SharedReader`. Return ``None`` also if it cannot be read."""
         try:
             return super().unit_secs(device_id, device_class)
         except DamagedStoreError:
             return None
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
-        """The records that can be read."""
-        empty = 0  # numbers one after the other of which there is nothing
+        """Yield the records that can be read, many at a time."""
+        empty = 0  # successive numbers without a readable record
         while empty < _MOST_EMPTY:
             try:
                 rows = self._rows_after(cursor, _PAGE_RECORDS)
@@ -79,7 +80,7 @@ class DamagedReader(SharedReader):
             return []
 
     def _last(self) -> int:
-        """The highest number that a record may have."""
+        """Return the highest number that a record may have."""
         try:
             ((last,),) = self.rows("SELECT coalesce(max(seq), 0) FROM records")
         except DamagedStoreError:

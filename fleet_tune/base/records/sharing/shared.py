@@ -1,8 +1,8 @@
 """Stores that runs share: the records that another run may use, and the copying of records from one store to another.
 
-A shared store is a record database as a run's own one is. Any number of processes write to it, each in short
+A shared store is a record database like a run's own store. Any number of processes write to it, each in short
 transactions. Its seconds are counted at one unit for each device class; copied records are rescaled to it. A record is
-known by its ``uid``: to copy it again changes nothing.
+identified by its ``uid``: copying it again changes nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from fleet_tune.base.sketch import IMPORTED
 
 STORE_FILE = "store.db"
 STORE_VARIABLE = "FLEET_TUNE_STORE"
-"""The environment variable that names the store in place of the default one; empty for none."""
+"""The environment variable that names the store to use instead of the default one; empty for no store."""
 SHIPPED_VARIABLE = "FLEET_TUNE_SHIPPED"
-"""The environment variable that names another set of records in place of the one that comes with fleet-tune
-(:mod:`fleet_tune.runs.shared_store.shipped`); empty for none."""
+"""The environment variable that names the set of records to use instead of the one that comes with fleet-tune
+(:mod:`fleet_tune.runs.shared_store.shipped`); empty for no records."""
 WITHOUT = "give another file with --store, or go without one with --no-store"
 _LOG = logging.getLogger(__name__)
 _IDS_AT_LEAST = 16
@@ -39,8 +39,8 @@ _IDS_AT_ONCE = 500
 
 
 def default_place() -> StorePlace | None:
-    """Return the store of this user: that of :data:`STORE_VARIABLE`, else a file in the user's data folder. None if
-    that variable is empty, or the user has no home. Raises :class:`RequestError`."""
+    """Return the place of the store of this user: the one in :data:`STORE_VARIABLE`, else a file in the user's data
+    folder. None if that variable is empty, or the user has no home. Raise :class:`RequestError`."""
     named = os.environ.get(STORE_VARIABLE)
     if named is not None:
         return place_of(named) if named else None
@@ -51,8 +51,8 @@ def default_place() -> StorePlace | None:
 
 
 def check_shared(path: Path) -> None:
-    """Raises :class:`RecordStoreError` where runs could not share what is at ``path``; warns where it is on a drive of
-    another machine."""
+    """Raise :class:`RecordStoreError` if runs could not share the store at ``path``. Warn if it is on a network file
+    system."""
     with _told():
         if path.is_dir():
             raise RecordStoreError(f"{path} is a folder, not a record database", WITHOUT)
@@ -69,7 +69,7 @@ def check_shared(path: Path) -> None:
 
 @contextlib.contextmanager
 def shared_store(path: Path, busy_secs: float | None = None) -> Iterator[RecordStore]:
-    """The store at ``path``, which is made where it is missing, for a few transactions."""
+    """Open the store at ``path`` for a few transactions. It is created if it is missing."""
     with _told(), RecordStore(path, shared=True, busy_secs=busy_secs) as store:
         yield store
 
@@ -86,7 +86,7 @@ def _told() -> Iterator[None]:
 
 
 class SharedReader(RecordReader):
-    """Reader of the records that other runs may use, from their own store or a shared one, by their origins."""
+    """Reader of a shared store, or of a run's own store, for the records that other runs may use by their origins."""
 
     def origins(self) -> dict[int, Origin]:
         """Return the origins of this store's records, by number. Origins that cannot be read are skipped."""
@@ -124,7 +124,8 @@ class SharedReader(RecordReader):
         ]
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
-        """Seconds of the probe at which those of a device are counted; None where the store does not say."""
+        """Return the unit of a device, or else of its class: seconds of the probe at speed 1. ``None`` if the store has
+        neither."""
         for name in (device_id, class_unit(device_class)):
             secs = self.speeds.unit_of(name)
             if secs is not None:
@@ -132,8 +133,8 @@ class SharedReader(RecordReader):
         return None
 
     def class_units(self) -> dict[str, float]:
-        """Seconds of the probe at which the devices of each class are counted, by :func:`class_unit`: those of the
-        class, or in a run's own store those of the first of its devices that has measured something."""
+        """Return the unit of each device class by :func:`class_unit`. In a run's own store it is the unit of the first
+        device of the class that has measured something; else it is the one of the class."""
         units: dict[str, float] = {}
         for task in self.tasks():
             name = task.device_class.name
@@ -150,13 +151,13 @@ class SharedReader(RecordReader):
         return next((record.device_id for record in self._readable(rows)), "")
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
-        """The records after ``cursor``, many at a time."""
+        """Yield the records after ``cursor``, many at a time."""
         while page := self.since(cursor):
             yield page
             cursor = page[-1].seq
 
     def workload_sizes(self, device_class: str) -> list[tuple[str, str, float]]:
-        """Hash, name and operations of each workload that was tuned for a device class."""
+        """Return the hash, name and operations of each workload that was tuned for a device class."""
         query = "SELECT hash, name, flop FROM tasks JOIN workloads ON hash = workload WHERE device_class = ?"
         return self.rows(query, device_class)
 
@@ -174,7 +175,7 @@ class SharedReader(RecordReader):
         return found
 
     def imported_sketches(self) -> dict[str, tuple[str, ...]]:
-        """Return by task id a trace of each of its sketches that no rule makes: see
+        """Return, by task id, a trace of each sketch of the task that no sketch rule made: see
         :attr:`fleet_tune.base.domain.Task.imported`."""
         if not self.has_table("sketch_traces"):
             return {}
@@ -186,7 +187,7 @@ class SharedReader(RecordReader):
         return found
 
     def revisions(self, task_id: str) -> dict[str, int]:
-        """The candidates of a task that the store has a record of, by id, each with its last revision."""
+        """Return the last revision of each candidate of a task that the store has a record of, by candidate id."""
         where = "WHERE workload = ? AND device_class = ? GROUP BY candidate"
         return dict(self.rows(f"SELECT candidate, max(revision) FROM records {where}", *task_id.partition("@")[::2]))
 
@@ -199,8 +200,8 @@ class SharedReader(RecordReader):
         where = f"workload = ? AND device_class = ? AND origin IN ({', '.join('?' * len(origins))})"
         workload, _, device_class = task_id.partition("@")
         values: tuple[str | int, ...] = (workload, device_class, *sorted(origins))
-        # By the best that was ever measured of each that was verified once: its last word is no better, but may be
-        # worse, or a withdrawal.
+        # Candidates that were verified once are in the order of their best measurement ever. The last word on a
+        # candidate is no better than that, but may be worse, or a withdrawal.
         least = "coalesce(CASE WHEN max(verified) THEN min(rank_secs) END, 1e999)"
         ordered = self.rows(
             f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate"
@@ -230,7 +231,8 @@ class SharedReader(RecordReader):
         return [word for some in batches for word in self._words_of(some, where, values) if is_found_wrong(word)]
 
     def _words_of(self, candidates: Sequence[str], where: str, values: Sequence[str | int]) -> list[Record]:
-        """The last word of each of these candidates, where there is one, of the records that a condition chooses."""
+        """Return the last word on each of these candidates, if there is one, among the records that a condition
+        chooses."""
         marks = ", ".join("?" * len(candidates))
         found: dict[str, list[Record]] = {}
         condition = f"WHERE {where} AND candidate IN ({marks}) ORDER BY records.seq"
@@ -240,18 +242,19 @@ class SharedReader(RecordReader):
 
 
 def _are_enough(words: Sequence[Record], most: int, least_secs: float) -> bool:
-    """Return true if the ``most`` best are among these words, and all others take ``least_secs`` at least. Infinite:
-    the others were never verified."""
+    """Return true if the ``most`` best are among these words. All other candidates take at least ``least_secs``;
+    infinite if none of them was ever verified."""
     if math.isinf(least_secs) and len(words) >= most:
         return True
     return sum(1 for each in words if each.measurement.verified and each.measurement.rank_secs <= least_secs) >= most
 
 
 def last_word(records: Sequence[Record]) -> Record | None:
-    """Return the last word of a candidate's records, which are in their order; None if there is none.
+    """Return the last word on a candidate: the one of its ``records`` that counts. They are in the order of ``seq``.
+    ``None`` if no record counts.
 
-    A revision replaces trials. A candidate that was found wrong once stays so, and a run that was not compared takes
-    nothing from one that was (see :meth:`~fleet_tune.base.records.stores.reader.RecordReader.best`).
+    A revision replaces trials. A candidate that was found wrong once stays wrong. A record whose output was not
+    compared does not replace a verified one (see :meth:`~fleet_tune.base.records.stores.reader.RecordReader.best`).
     """
     word: Record | None = None
     for record in records:
@@ -265,7 +268,7 @@ def last_word(records: Sequence[Record]) -> Record | None:
 
 
 def _says(record: Record) -> tuple[bool, int]:
-    """Return the weight of a record's statement on its candidate. Of two equal ones the later one counts."""
+    """Return the precedence of a record among those of its candidate. Of two equal ones the later record counts."""
     return record.measurement.verified, record.revision
 
 
@@ -281,7 +284,7 @@ def is_found_wrong(record: Record) -> bool:
 
 
 def rescaled(record: Record, factor: float) -> Record:
-    """Return the record with its seconds counted at another unit: ``factor`` times as many."""
+    """Return the record with its seconds converted to another unit: ``factor`` times as many."""
     measured = record.measurement
     if factor == 1.0 or measured.outcome is not Outcome.OK:
         return record
@@ -294,8 +297,9 @@ def rescaled(record: Record, factor: float) -> Record:
 
 @dataclass(frozen=True)
 class CopyResult:
-    """``records``: how many the target did not have. ``cursor``: the last ``seq`` that was looked at. ``left_out``: of
-    runs that do not say what their records depend on, and of seconds that are none at the target's unit."""
+    """``records``: number of records that the target did not have. ``cursor``: the last ``seq`` that was looked at.
+    ``left_out``: number of records that were not copied, because the origin of their run or their task is not known, or
+    because their seconds are not valid in the target's unit."""
 
     records: int
     cursor: int
@@ -340,12 +344,12 @@ def copy_records(
     *,
     with_efforts: bool = True,
 ) -> CopyResult:
-    """Copy to ``target`` what ``source`` has after ``cursor``, with its tasks and origins, a page in each transaction.
+    """Copy the records of ``source`` after ``cursor`` to ``target``, with their tasks and origins, one page at a time.
 
-    The cost follows from what is copied, not from what is there. Existing records of the target stay as they are.
-    ``is_late`` is asked after each page: if it returns true, the rest is skipped, and so are the efforts, which count
-    for records that may be among it. ``with_efforts``: look through the efforts of all runs and write those that the
-    target lacks.
+    The cost depends on the number of copied records, not on the size of the stores. Existing records of the target stay
+    as they are. ``is_late`` is called after each page. If it returns true, the rest is skipped, and so are the efforts:
+    the records for which they count may be in the rest. ``with_efforts``: look through the efforts of all runs and
+    write those that the target lacks.
     """
     origins: dict[tuple[str, str], Origin] = {}
     tasks: dict[str, Task] = {}
@@ -354,7 +358,7 @@ def copy_records(
     units: dict[tuple[str, str], float] = {}
 
     def look_up(page: Sequence[Record]) -> None:
-        # Anew on each page: a class may have joined a run, whose records are on the later ones.
+        # This is repeated for each page: a class may have joined a run later, and its records are on later pages.
         runs = {each.run_id for each in page if _run_of(each) not in origins}
         if runs:
             origins.update(source.run_origins(runs))
@@ -368,7 +372,7 @@ def copy_records(
             put_runs.add(run)
 
     def counted(record: Record) -> list[Record]:
-        """The record in the target's seconds; nothing where these are none."""
+        """Return the record with seconds in the target's unit; nothing if they are not valid there."""
         place = record.device_id, class_of(record.task_id)
         if place not in units:
             secs = source.unit_secs(*place)
@@ -404,7 +408,7 @@ def copy_records(
 
 
 def class_of(task_id: str) -> str:
-    """The name of the device class of a task, by its id."""
+    """Return the name of the device class in a task's id."""
     return task_id.partition("@")[2]
 
 

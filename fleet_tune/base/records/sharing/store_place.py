@@ -16,10 +16,10 @@ _SCHEMES = ("postgresql://", "postgres://")
 
 @dataclass(frozen=True)
 class StorePlace:
-    """``path``: the file. ``server``: address of the server whose copy it is, with its key; empty for none."""
+    """``path``: the file. ``server``: address, with the key, of the server whose copy the file is; empty for none."""
 
     path: Path
-    server: str = field(default="", repr=False)  # its password is for no log
+    server: str = field(default="", repr=False)  # no log may show its password
 
     @property
     def shown(self) -> str:
@@ -28,8 +28,8 @@ class StorePlace:
 
 
 def place_of(name: str) -> StorePlace:
-    """The store of this name: a path, an address, or ``@`` and the path of a file that has the address. Raises
-    :class:`RequestError`."""
+    """Return the place of the store with this name: a path, an address, or ``@`` and the path of a file that has the
+    address. Raise :class:`RequestError`."""
     if name.startswith("@"):
         name = _read_key_file(Path(name[1:]))
     if not is_address(name):
@@ -56,7 +56,7 @@ def is_address(name: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """An address as people see it: without the password, and without options."""
+    """Return an address as people see it: without the password, and without options."""
     parts = urlsplit(address)
     user = f"{parts.username}@" if parts.username else ""
     port = f":{parts.port}" if parts.port else ""
@@ -64,13 +64,13 @@ def shown(address: str) -> str:
 
 
 def user_data() -> Path:
-    """Return the folder of this user's stores. Raises RuntimeError if the user has no home."""
+    """Return the folder of this user's stores. Raise RuntimeError if the user has no home."""
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return (data / "fleet-tune").absolute()
 
 
 def _read_key_file(path: Path) -> str:
-    """The address in a key file, which nobody else may read. Raises :class:`RequestError`."""
+    """Return the address in a key file. Raise :class:`RequestError`, also if other users may read the file."""
     try:
         if path.stat().st_mode & 0o077:
             raise RequestError(f"others may read the key file {path}", f"chmod 600 {path}")

@@ -1,9 +1,9 @@
 """The store of a team and the copy of it on this machine.
 
-Runs and commands use the copy, a store as any other, and meet the server before and after: what is new there comes
-here, what is new here goes there. While the server does not answer everything goes on with the copy; nothing is lost,
-and what was found meanwhile is handed over at the next synchronization. Records are known by their ids: what
-travels twice is there once.
+Runs and commands use the copy, which is a store like any other, and synchronize it with the server before and after:
+new records of the server come to the copy, and new records of the copy go to the server. While the server does not
+answer, everything goes on with the copy. Nothing is lost, and new records go to the server at the next synchronization.
+Records are identified by their ids: a record that is sent twice is stored once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def sync_team(place: StorePlace) -> Team | None:
-    """The team whose copy a store is, met; None for a store of its own. One that does not answer is warned of: what is
-    here is used. Raises :class:`RecordStoreError` where it refuses."""
+    """Return the team of whose store this place is the copy, after a synchronization; ``None`` if it is no copy. If the
+    server does not answer, log a warning: the copy is used as it is. Raise :class:`RecordStoreError` if the server
+    refuses."""
     if not place.server:
         return None
     team = Team(place)
@@ -65,8 +66,9 @@ class Team:
         self._warned = False
 
     def sync(self, *, hurry: bool = False, with_efforts: bool = True) -> SyncResult:
-        """Take what is new, then hand over what is new here. ``hurry``: what takes long is left to the next one.
-        ``with_efforts``: what runs have spent, too, which counts when a run begins and is known when it ends."""
+        """Take new records from the server, then give it those of the copy. ``hurry``: leave what takes long to the
+        next synchronization. ``with_efforts``: exchange the efforts of runs too. They count when a run begins, and are
+        known when it ends."""
         deadline = self._clock() + _HURRY_SECS if hurry else float("inf")
         with TeamStore(self._place.server, hurry=hurry) as server, shared_store(self._place.path) as copy:
             taken = self._take(server, copy, with_efforts)
@@ -91,13 +93,13 @@ class Team:
             source = server.since(taken)
             copied = copy_records(source, copy, taken, with_efforts=with_efforts)
             if given == before and reader.last_seq() == before + copied.records:
-                given = before + copied.records  # all of that is from there
+                given = before + copied.records  # all new records of the copy are from the server
         self._note(copy, server, copied.cursor, given)
         self._warn(len(source.unreadable))
         return copied.records
 
     def _warn(self, wrong: int) -> None:
-        """Warn once of wrong rows other than records, which are found each time."""
+        """Warn once of wrong rows: those that are no records are found again at each synchronization."""
         if wrong and not self._warned:
             self._warned = True
             _LOG.warning("of the store %s %d wrong rows are set aside", self._place.shown, wrong)
@@ -111,7 +113,8 @@ class Team:
 
     @staticmethod
     def _cursors(reader: SharedReader, server: TeamStore) -> tuple[int, int]:
-        """Up to where the copy has the server's records, and the server the copy's."""
+        """Return the ``seq`` up to which the copy has the server's records, and the ``seq`` up to which the server has
+        the copy's."""
         meta = reader.meta()
         return int(meta.get(f"taken from {server.id}", 0)), int(meta.get(f"given to {server.id}", 0))
 

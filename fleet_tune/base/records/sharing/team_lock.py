@@ -1,4 +1,4 @@
-"""Lock of a team's store: one service alone keeps networks tuned with it, on whatever machine."""
+"""Lock of a team's store: only one service, on any machine, keeps networks tuned with it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from fleet_tune.base.errors import StoreUnreachableError
 from fleet_tune.base.records.sharing.postgres import TeamStore
 
-# A server notices within half a minute that a connection is cut, and lets go of what that held.
+# A server notices within half a minute that a connection is cut, and then frees the locks of that connection.
 _CUT_SECS = 120.0
 
 
 class TeamLock:
-    """Lock of that service, held by a connection to the server at ``url`` for as long as that lasts, and taken again if
-    it was lost."""
+    """Lock of that service. A connection to the server at ``url`` holds it for as long as the connection lasts. A lost
+    lock is taken again."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -23,9 +23,10 @@ class TeamLock:
         self._lost_at: float | None = None
 
     def other(self) -> str:
-        """The key with which another service has the place; empty where it is ours. A place that was ours is only
-        another one's when it has been so for two minutes: the server may not know yet that our connection was cut.
-        Raises :class:`StoreUnreachableError` while the server does not answer, :class:`RecordStoreError`."""
+        """Return the key (role) of another service that holds the lock; empty if this one holds it. For two minutes
+        after a cut connection the lock counts as ours even if it cannot be taken again: the server may not know yet
+        that our connection was cut. Raise :class:`StoreUnreachableError` while the server does not answer,
+        :class:`RecordStoreError`."""
         if self._store is not None:
             try:
                 self._store.last()
@@ -47,7 +48,7 @@ class TeamLock:
         return "" if is_ours_perhaps else other
 
     def close(self) -> None:
-        """Leave the place to others. May be called twice."""
+        """Free the lock. May be called twice."""
         store, self._store = self._store, None
         if store is not None:
             store.close()

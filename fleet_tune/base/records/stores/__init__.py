@@ -1,1 +1,1 @@
-"""The record store: its file, who writes it and who reads it, and what a record is in it."""
+"""The record store: its file, its writer and readers, and the encoding of records."""

@@ -1,7 +1,7 @@
-"""Records of a task that turned out to be the fastest in a network, as a store keeps them from run to run.
+"""Decisions for the candidate of a task that is the fastest in a network, as a store keeps them from run to run.
 
-A decision is of one network and one task: an entry of the store's table ``meta``, as JSON. It is replaced by the next
-one; whether it still holds is decided when it is read (:func:`policies.measuring.in_network.still_holds`).
+A decision is for one network and one task. It is an entry of the store's table ``meta``, as JSON, and the next decision
+replaces it. Readers check whether it still holds (:func:`policies.measuring.in_network.still_holds`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ _KEY = "chosen in place: "
 
 
 def keep_choices(store: RecordStore, network: str, choices: Iterable[ChosenInPlace]) -> None:
-    """Make decisions in the network of this fingerprint durable, each in place of the last one of its task."""
+    """Make decisions for the network of this fingerprint durable. Each replaces the last decision for its task."""
     store.annotate({_key(network) + each.task_id: json.dumps(dataclasses.asdict(each)) for each in choices})
 
 
 def kept_choices(reader: RecordReader, network: str) -> dict[str, ChosenInPlace]:
-    """The last decision of each task in the network of this fingerprint, by task id."""
+    """Return the last decision for each task in the network of this fingerprint, by task id."""
     return {each.task_id: each for each in _readable(reader.meta(), _key(network))}
 
 
 def _readable(meta: Mapping[str, str], key: str) -> Iterator[ChosenInPlace]:
-    """Yield the decisions that can be read. Those of another version count as absent: the network decides again."""
+    """Yield the decisions that can be read. Decisions that another version wrote and that cannot be read count as
+    absent: the decision is made again."""
     for name, text in meta.items():
         if not name.startswith(key):
             continue

@@ -10,16 +10,16 @@ from typing import Any
 from fleet_tune.base.errors import OutputFolderError
 
 FINGERPRINTS = "fingerprints"
-"""The key of the meta table under which fingerprints stand, a JSON list of :func:`dataset_codec.encode_value`."""
+"""Key of the meta table for the fingerprints: a JSON list of :func:`dataset_codec.encode_value`."""
 TARGETS = "targets"
-"""That of a JSON object with the target of each class by its name."""
+"""Key of the meta table for the targets: a JSON object with the target of each class by its name."""
 
 
 def with_classes(stored: Mapping[str, str], prints: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, str]:
-    """Return the new content of the meta table on classes. New classes are added to ``stored``; of known ones the last
-    word counts.
+    """Return the new entries of the meta table about classes. New classes are added to those in ``stored``; a known
+    class gets its new fingerprint.
 
-    ``prints``: encoded fingerprints, one of each class. ``folder``: for the message. Raises :class:`OutputFolderError`
+    ``prints``: encoded fingerprints, one of each class. ``folder``: for the message. Raise :class:`OutputFolderError`
     if a class had another target.
     """
     targets = _loaded(stored, TARGETS, dict)
@@ -38,12 +38,12 @@ def with_classes(stored: Mapping[str, str], prints: Sequence[Mapping[str, Any]],
 
 
 def classes_in(meta: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the classes that a store knows, by its meta table."""
+    """Return the names of the classes in the meta table of a store."""
     return tuple(_loaded(meta, TARGETS, dict))
 
 
 def _apart(there: str, here: str) -> str:
-    """Describe the difference of two targets, key by key if both are written so."""
+    """Describe the difference of two targets, key by key if both are JSON objects."""
     try:
         both = json.loads(there), json.loads(here)
     except ValueError:
@@ -59,7 +59,8 @@ def _shown(value: Any) -> str:
 
 
 def _loaded(stored: Mapping[str, str], key: str, kind: type[Any]) -> Any:
-    """Return nothing if nothing is stored, or an early version wrote something else."""
+    """Return the stored value of a key; an empty one of this ``kind`` if there is none, or an early version wrote
+    something else."""
     try:
         value = json.loads(stored[key])
     except (KeyError, ValueError, RecursionError):

@@ -19,7 +19,8 @@ from fleet_tune.base.domain import Candidate, Measurement, Record
 from fleet_tune.base.errors import RecordStoreError, UnreadableRecordError
 
 BODY_VERSION = 2
-"""1: a measurement had a ``drift`` in place of its ``speed``, and one that drifted was not ``verified``."""
+"""In version 1 a measurement had a ``drift`` instead of its ``speed``, and a measurement that drifted was not
+``verified``."""
 
 
 class _Versioned(msgspec.Struct):
@@ -45,7 +46,8 @@ class _Drift(msgspec.Struct):
 
 
 class _DriftBody(msgspec.Struct):
-    """Statement of a body of version 1 on its device's speed: the factor by which it was slower than usual."""
+    """Part of a body of version 1 with the speed of its device: the factor by which the device was slower than
+    usual."""
 
     measurement: _Drift
 
@@ -64,10 +66,10 @@ class _StateBody(msgspec.Struct):
     good_runs: int = 0
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # numpy's numbers as Python's
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # numpy's numbers become Python's
 _JSON_ENCODER = msgspec.json.Encoder(enc_hook=lambda number: number.item())
 _JSON_RECORD = msgspec.json.Decoder(_RecordBody)
-_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)  # TypeError: of what is no bytes
+_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)  # TypeError: the value is no bytes
 _RECORD = msgspec.msgpack.Decoder(_RecordBody)
 _DRIFT = msgspec.msgpack.Decoder(_DriftBody)
 _STATE = msgspec.msgpack.Decoder(_StateBody)
@@ -75,17 +77,17 @@ _VERSION = msgspec.msgpack.Decoder(_Versioned)
 
 
 def encode_record(record: Record, *, trace: bool = True) -> bytes:
-    """Bytes of a record without its ``seq``, and without its ``trace`` where that is kept elsewhere."""
+    """Return a record as bytes without its ``seq``. ``trace``: false if its trace is kept elsewhere."""
     return _ENCODER.encode(_body(record, record.trace if trace else ""))
 
 
 def record_to_json(record: Record) -> bytes:
-    """One line of JSON text of a record with its trace, without its ``seq``."""
+    """Return a record with its trace, without its ``seq``, as one line of JSON text."""
     return _JSON_ENCODER.encode(_body(record, record.trace))
 
 
 def record_from_json(line: bytes, seq: int = 0) -> Record:
-    """The record that :func:`record_to_json` wrote, with ``seq``. Raises :class:`UnreadableRecordError`."""
+    """Return the record that :func:`record_to_json` wrote, with ``seq``. Raise :class:`UnreadableRecordError`."""
     try:
         fields = _JSON_RECORD.decode(line)
         if fields.version != BODY_VERSION:
@@ -125,7 +127,7 @@ def _record(fields: _RecordBody, trace: str, seq: int) -> Record:
 
 def decode_record(body: bytes, seq: int = 0, trace: str | None = None) -> Record:
     """Return the record that :func:`encode_record` wrote, with ``seq``, and with ``trace`` if that was kept elsewhere.
-    Raises :class:`UnreadableRecordError` for a body that is no record, :class:`RecordStoreError` for one of a newer
+    Raise :class:`UnreadableRecordError` for a body that is no record, :class:`RecordStoreError` for one of a newer
     version."""
     try:
         fields = _RECORD.decode(body)
@@ -133,7 +135,7 @@ def decode_record(body: bytes, seq: int = 0, trace: str | None = None) -> Record
             _refuse_newer(body, f"record {seq}")
         drift = _DRIFT.decode(body).measurement.drift if fields.version == 1 else 1.0
         if drift != 1.0:
-            # Another device would not have drifted by just as much for every kernel.
+            # Kernels do not all become slower by the same factor, so that the speed has an error.
             fields.measurement = dataclasses.replace(
                 fields.measurement, speed=1 / drift, speed_error=abs(math.log(drift)) / 4
             )
@@ -144,7 +146,7 @@ def decode_record(body: bytes, seq: int = 0, trace: str | None = None) -> Record
 
 
 def readable_records(bodies: Iterable[tuple[int, bytes]]) -> list[Record]:
-    """The records of those ``bodies``, each with its ``seq``, that can be decoded."""
+    """Return the records of the ``bodies`` that can be decoded. Each body comes with its ``seq``."""
     records = []
     for seq, body in bodies:
         with contextlib.suppress(UnreadableRecordError):
@@ -153,7 +155,7 @@ def readable_records(bodies: Iterable[tuple[int, bytes]]) -> list[Record]:
 
 
 def encode_state(state: DeviceState) -> bytes:
-    """Bytes of a device's state."""
+    """Return a device's state as bytes."""
     return _ENCODER.encode(
         _StateBody(
             BODY_VERSION,
@@ -170,7 +172,7 @@ def encode_state(state: DeviceState) -> bytes:
 
 
 def decode_state(body: bytes) -> DeviceState:
-    """The state that :func:`encode_state` wrote; raises as :func:`decode_record`."""
+    """Return the state that :func:`encode_state` wrote. Raise as :func:`decode_record` does."""
     _refuse_newer(body, "a device's state")
     try:
         fields = _STATE.decode(body)

@@ -32,7 +32,7 @@ ALTER TABLE records ADD COLUMN rank_secs REAL;
 UPDATE records SET rank_secs = cost_secs;
 CREATE INDEX records_by_rank ON records (workload, device_class, rank_secs) WHERE verified = 1;
 """,
-    # Leases are summed up: the last state of a device has the number of them. Traces are kept beside the records.
+    # Leases are no events any more: the last state of a device has their number. Traces are kept beside the records.
     5: """
 CREATE TABLE device_states (
     device TEXT PRIMARY KEY, run_id TEXT NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL, unix_secs REAL NOT NULL,
@@ -45,7 +45,7 @@ CREATE TABLE sketch_traces (id INTEGER PRIMARY KEY, sketch TEXT NOT NULL UNIQUE,
 CREATE TABLE traces (seq INTEGER PRIMARY KEY, sketch INTEGER NOT NULL, packed BLOB NOT NULL);
 DROP INDEX IF EXISTS records_by_cost;
 """,
-    # What the measurements of each run depend on, and what was spent on each task: for stores that several runs share.
+    # Origins of the measurements of each run, and efforts on each task: for stores that several runs share.
     6: """
 CREATE TABLE origins (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE);
 CREATE TABLE run_origins (
@@ -81,17 +81,18 @@ _BUSY_SECS = 10.0
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-# Larger files are looked at by SQLite alone: none that is being made is so large.
+# A larger file is only looked at by SQLite: no unfinished database is so large.
 _LARGEST_UNFINISHED_BYTES = 1 << 20
-# The index of uids has no order: where it is not kept in memory, every record reads from the disk.
+# The index of uids is accessed in random order: if it is not kept in memory, every record reads from the disk.
 _CACHE_KIB = 65_536
 _CHECKPOINT_PAGES = 8192  # of the write-ahead log, 32 MiB: each page of an index is written once, not with each commit
 
 
 def open_for_writing(path: Path, busy_secs: float | None = None) -> sqlite3.Connection:
-    """The database at ``path``, brought up to date; made where there is none, or one that was torn while it was being
-    made. ``busy_secs``: how long a transaction waits for another process, None for ten seconds. Raises
-    :class:`RecordStoreError` where it is none, or of a newer schema; sqlite3's errors and OSError."""
+    """Open the database at ``path`` and bring it up to date. It is created if it is missing, or if its creation was
+    interrupted. ``busy_secs``: how long a transaction waits for another process. None: ten seconds. Raise
+    :class:`RecordStoreError` if the file is no record database, or one of a newer schema; sqlite3's errors and
+    OSError."""
     if is_unfinished(path):
         _make(path)
     connection = sqlite3.connect(
@@ -111,9 +112,9 @@ def open_for_writing(path: Path, busy_secs: float | None = None) -> sqlite3.Conn
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """The database at ``path``, which may be of an older schema. Raises as :func:`open_for_writing`."""
-    # A database in WAL mode needs its side files even for reading. In a folder that cannot be written they cannot be
-    # made; where no run left a log behind, the file alone is complete and can be read as immutable.
+    """Open the database at ``path``, which may be of an older schema. Raise as :func:`open_for_writing` does."""
+    # A database in WAL mode needs its side files even for reading. They cannot be made in a folder that cannot be
+    # written. If no run left a log behind, the file alone is complete, and can be read as immutable.
     modes = ["mode=ro"]
     if not path.with_name(f"{path.name}-wal").exists():
         modes.append("mode=ro&immutable=1")
@@ -136,8 +137,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return true if there is no database, or one that was torn while it was being made: an empty file, zeros, the
-    beginning of a header, a database without a table."""
+    """Return true if there is no database, or one whose creation was interrupted: an empty file, zeros, the beginning
+    of a header, a database without a table."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -151,7 +152,7 @@ def is_unfinished(path: Path) -> bool:
 
 
 def _make(path: Path) -> None:
-    """A new database, there all at once: what is torn while it is made is under another name."""
+    """Create a database in one step. Until it is complete it has another name."""
     beside = path.with_name(f"{path.name}.new")
     leftovers = [beside, *(each.with_name(each.name + end) for each in (path, beside) for end in _SIDE_FILES)]
     for leftover in leftovers:
@@ -172,7 +173,7 @@ def _make(path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring a store of an older version up to date, all of it or nothing."""
+    """Bring a store of an older version up to date, with one transaction for each version."""
     for number in range(version + 1, SCHEMA_VERSION + 1):
         connection.executescript(
             f"BEGIN IMMEDIATE;{MIGRATIONS[number]}"
@@ -181,7 +182,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema's version. Raises :class:`RecordStoreError` where there is none, or a newer one."""
+    """Return the schema's version. Raise :class:`RecordStoreError` if there is none, or a newer one."""
     try:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
         version = int(row[0]) if row else 0

@@ -36,7 +36,7 @@ class DatabaseReader:
             return self._connection.execute(query, values).fetchall()
 
     def rows_in(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
-        """Return the rows of a query that ends in ``IN``, for these values."""
+        """Return the rows of a query that ends in ``IN``, to which this list of values is added."""
         ordered = sorted(names)
         found = []
         for start in range(0, len(ordered), _NAMES_AT_ONCE):
@@ -45,7 +45,8 @@ class DatabaseReader:
         return found
 
     def has_table(self, name: str) -> bool:
-        """A store of an older version is only brought up to date by the next run that writes to it."""
+        """Return true if there is a table of this name. A store of an older version is only brought up to date by the
+        next run that writes to it."""
         return bool(self.rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
 
     def has_column(self, name: str) -> bool:
@@ -57,7 +58,7 @@ class DatabaseReader:
         return dict(self.rows("SELECT key, value FROM meta"))
 
     def close(self) -> None:
-        """Closes the database. May be called twice."""
+        """Close the database. May be called twice."""
         with self._mutex:
             self._connection.close()
 

@@ -15,13 +15,13 @@ _HIGHEST_SEQ = (1 << 63) - 1
 
 
 class DeviceHistory:
-    """Changes of the devices that are stored in a database. Those that cannot be decoded are skipped."""
+    """Changes of the devices that are stored in a database. Changes that cannot be decoded are skipped."""
 
     def __init__(self, database: DatabaseReader) -> None:
         self._database = database
 
     def events(self, limit: int) -> list[DeviceEvent]:
-        """The last ``limit`` changes of devices other than leases, the oldest first."""
+        """Return the last ``limit`` changes of devices other than leases, the oldest first."""
         if not self._database.has_table("device_events"):
             return []
         rows = self._database.rows(
@@ -32,8 +32,8 @@ class DeviceHistory:
         return _readable(reversed(rows))
 
     def states(self) -> dict[str, DeviceEvent]:
-        """The last change of every device, by device id, leases among them: its state is the device's state. Where that
-        is damaged, the last one of which an event was kept."""
+        """Return the last change of every device, by device id, leases included: its state is the current state of the
+        device. If that change is damaged, return the last stored event of the device that can be decoded."""
         if not self._database.has_table("device_events"):
             return {}
         states: dict[str, DeviceEvent] = {}
@@ -48,7 +48,7 @@ class DeviceHistory:
         return dict(sorted(states.items()))
 
     def unreadable(self) -> list[str]:
-        """Return what is skipped, each with the reason."""
+        """Return the reason for each skipped change."""
         reasons: list[str] = []
         if self._database.has_table("device_events"):
             _readable(self._database.rows(f"{_EVENTS} ORDER BY seq"), reasons)
@@ -62,7 +62,8 @@ def _readable(
 ) -> list[DeviceEvent]:
     """Return the device events whose state can be decoded.
 
-    ``reasons`` gets why the others cannot. ``seq`` is 0 for an entry that is only the last state of its device.
+    ``reasons`` gets the reason for each of the others. ``seq`` is 0 for an entry that is only the last state of its
+    device.
     """
     events = []
     for device, run_id, kind, reason, state, unix_secs, seq in rows:

@@ -1,6 +1,7 @@
-"""Origins and efforts: what a measurement depends on beside its task and candidate, and what a run has spent on a task.
+"""Origins and efforts: what a measurement depends on besides its task and candidate, and what a run has spent on a
+task.
 
-By these, a store that runs share tells which of its records count for another run.
+With them, a store that runs share decides which of its records count for another run.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ _WORDS = {
 }
 _SHOWN = 40
 MEASURED_BY = "measured by"
-"""Among the versions, the name of another program than ours that has measured: all that is known of it."""
+"""Key in :attr:`Origin.versions` for the name of the program that measured, if it was not fleet-tune. Nothing else is
+known of that program."""
 
 
 @dataclass(frozen=True)
 class Origin:
     """Conditions of a device class in one run, on which its measurements depend.
 
-    Records of an equal origin count as if the run had measured them itself; those of another one are to be confirmed.
+    Records of an equal origin count as if the run had measured them itself; records of another origin must be
+    confirmed.
     """
 
     target: str
@@ -40,8 +43,8 @@ class Origin:
     """Versions of the software that makes and measures kernels, by name: TVM's packages, a digest of our own code
     (``kernels``), the probe."""
     machine: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Other parts of its devices and their builds, as far as they are known: the processor's ``microcode``; for a GPU
-    its ``driver`` and the ``compiler`` of its machine code; for a board its ``power`` mode."""
+    """Other properties of the devices and their builds, as far as they are known: the processor's ``microcode``; for a
+    GPU its ``driver`` and the ``compiler`` of its machine code; for a board its ``power`` mode."""
 
     def differences(self, now: Origin) -> tuple[str, ...]:
         """Describe the parts in which this origin differs from ``now``; none if both are equal."""
@@ -64,7 +67,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class Effort:
     """Effort of a run on a task, as an even share of what it spent on all tuned tasks. Infinite if the search of the
-    task came to its end."""
+    task was completed."""
 
     task_id: str
     run_id: str
@@ -75,19 +78,19 @@ class Effort:
 
 
 def encode_origin(origin: Origin) -> str:
-    """JSON text of an origin: the same for equal ones."""
+    """Return an origin as JSON text. Equal origins have the same text."""
     body = {
         "target": origin.target,
         "cpu_model": origin.cpu_model,
         "threads": origin.threads,
         "versions": dict(origin.versions),
     }
-    # As before where nothing of it is known: equal origins are one row of a store.
+    # Without ``machine`` the text is the one of older versions: equal origins are one row of a store.
     return json.dumps({**body, "machine": dict(origin.machine)} if origin.machine else body, sort_keys=True)
 
 
 def decode_origin(body: str) -> Origin:
-    """The origin that :func:`encode_origin` wrote; names that it does not know are ignored. Raises
+    """Return the origin that :func:`encode_origin` wrote; unknown names are ignored. Raise
     :class:`UnreadableRecordError`."""
     try:
         fields = json.loads(body)

@@ -1,5 +1,5 @@
-"""Pages: committed records on their way to those who follow the store. A page is packed once, however many follow: to
-each of them it is a run of bytes."""
+"""Pages: committed records on their way to the processes that follow the store. A page is packed once for all
+followers, and each of them gets the same bytes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ROWS = msgspec.msgpack.Decoder(list[Row])
 
 
 def pack_page(rows: Sequence[Row]) -> bytes:
-    """One page of ``rows`` in order of ``seq``."""
+    """Return one page of ``rows``, which are in order of ``seq``."""
     return msgspec.msgpack.encode(rows)
 
 
 def unpack_pages(pages: Iterable[bytes], cursor: int) -> list[Row]:
-    """The rows of ``pages`` with ``seq > cursor``, in order."""
+    """Return the rows of ``pages`` with ``seq > cursor``, in order."""
     return [row for page in pages for row in _ROWS.decode(page) if row[0] > cursor]
 
 
@@ -34,8 +34,8 @@ class _Page:
 
 
 class RecentPages:
-    """The last pages that were committed, of at least ``rows`` rows where so many were: most who follow ask for no
-    others."""
+    """The last pages that were committed, with at least ``rows`` rows if so many were committed. Most followers ask for
+    no others."""
 
     def __init__(self, rows: int) -> None:
         self._limit = rows
@@ -43,7 +43,7 @@ class RecentPages:
         self._pages: deque[_Page] = deque()
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Rows that follow those before."""
+        """Add a page of rows that follow the last ones."""
         page = _Page(rows[0][0], rows[-1][0], len(rows), pack_page(rows))
         self._pages.append(page)
         self._rows += page.rows
@@ -51,12 +51,12 @@ class RecentPages:
             self._rows -= self._pages.popleft().rows
 
     def since(self, cursor: int, limit: int) -> list[bytes] | None:
-        """Pages with all rows of ``seq > cursor`` up to some row, and perhaps a few before; no page more once there are
-        ``limit`` rows. None where what follows ``cursor`` is not here any more."""
+        """Return the pages with the rows after ``cursor``, in order, until they have ``limit`` rows or more. The first
+        page may also have rows up to ``cursor``. ``None`` if not all rows after ``cursor`` are kept here."""
         if not self._pages or cursor < self._pages[0].first - 1:
             return None
         lacking: list[_Page] = []
-        for page in reversed(self._pages):  # from the right: those who follow closely lack few
+        for page in reversed(self._pages):  # from the newest: a follower that is close behind lacks few
             if page.last <= cursor:
                 break
             lacking.append(page)

@@ -26,7 +26,7 @@ _HIGHEST_SEQ = (1 << 63) - 1
 class RecordReader(DatabaseReader):
     """A read-only view of a record database, which may be written at the same time. It may be used from any thread.
 
-    Every call sees what was committed when it began. Records that cannot be decoded are skipped by every answer, and
+    Every call sees what was committed when it began. Methods that return records skip those that cannot be decoded, and
     :meth:`unreadable` names them. Raises :class:`RecordStoreError` if there is no record database, or one of a newer
     schema.
     """
@@ -34,11 +34,11 @@ class RecordReader(DatabaseReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.devices = DeviceHistory(self)
-        """What is stored of the devices."""
+        """Stored changes of the devices."""
         self.speeds = StoredSpeeds(self)
-        """What is stored of the speeds of devices."""
+        """Stored speeds of the devices."""
         self._sketch_traces: dict[int, bytes] = {}
-        self._has_traces = False  # once it has, it keeps them
+        self._has_traces = False  # a database that has the table of traces keeps it
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
         """Return the first records with ``seq > cursor``, in order, at most ``limit``."""
@@ -49,19 +49,19 @@ class RecordReader(DatabaseReader):
         return []
 
     def encoded_since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[tuple[int, bytes]]:
-        """The first ``limit`` of the records with ``seq > cursor`` as ``seq`` and body, damaged ones among them,
-        without the trace where that is kept beside the record."""
+        """Return the first ``limit`` records with ``seq > cursor`` as ``seq`` and body, damaged ones included. The body
+        lacks the trace if that is kept beside the record."""
         return self.rows("SELECT seq, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield all records in order of ``seq``, those appended meanwhile included."""
+        """Yield all records in order of ``seq``, including those appended meanwhile."""
         cursor = 0
         while page := self.since(cursor):
             yield from page
             cursor = page[-1].seq
 
     def last_seq(self) -> int:
-        """The ``seq`` of the last record, 0 where there is none."""
+        """Return the ``seq`` of the last record that can be decoded; 0 if there is none."""
         before = _HIGHEST_SEQ
         while rows := self.rows("SELECT seq, body FROM records WHERE seq < ? ORDER BY seq DESC LIMIT 1", before):
             before = rows[0][0]
@@ -73,9 +73,9 @@ class RecordReader(DatabaseReader):
         """Return the incumbent: the verified record of the lowest
         :attr:`~fleet_tune.base.domain.Measurement.rank_secs`; of two equal ones the earlier one.
 
-        ``but``: ids of excluded candidates; ``candidate_id``: id of the only allowed one. Of a candidate with revisions
-        only the last one counts; but one that ran and was not checked again takes nothing from what was verified before
-        (older versions wrote such ones for a device that had drifted).
+        ``but``: ids of excluded candidates; ``candidate_id``: id of the only allowed one. If a candidate has revisions,
+        only the last one counts. But a revision that ran and was not verified again does not replace an earlier
+        verified record (older versions wrote such revisions for a device that had drifted).
         """
         return next(iter(self.bests(task_id, 1, but, candidate_id)), None)
 
@@ -111,7 +111,8 @@ class RecordReader(DatabaseReader):
         return self._readable(self._record_rows(where, *split_task_id(task_id)))
 
     def unreadable(self) -> list[str]:
-        """Return what is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
+        """Return the reason for each record and change that is skipped: ``record 7: ...``. This reads the whole
+        store."""
         reasons: list[str] = []
         cursor = 0
         while rows := self._rows_after(cursor, _PAGE_RECORDS, reasons):
@@ -122,7 +123,7 @@ class RecordReader(DatabaseReader):
     def _rows_after(self, cursor: int, limit: int, reasons: list[str] | None = None) -> list[_RecordRow]:
         """Return the stored form of the first ``limit`` of the records with ``seq > cursor``, in order.
 
-        SQLite may return rows of a damaged file that lead back: these are skipped. ``reasons`` gets which.
+        For a damaged file SQLite may return rows whose ``seq`` goes back. They are skipped, and ``reasons`` names them.
         """
         ordered = []
         for row in self._record_rows("WHERE records.seq > ? ORDER BY records.seq LIMIT ?", cursor, limit):
@@ -134,7 +135,7 @@ class RecordReader(DatabaseReader):
         return ordered
 
     def _record_rows(self, where: str, *values: str | int) -> list[_RecordRow]:
-        """The stored form of the records that a condition with an order chooses."""
+        """Return the stored form of the records that ``where`` chooses: a condition with an order."""
         self._has_traces = self._has_traces or self.has_table("traces")
         if not self._has_traces:
             return self.rows(f"SELECT records.seq, body, NULL, NULL FROM records {where}", *values)
@@ -145,7 +146,7 @@ class RecordReader(DatabaseReader):
         )
 
     def _readable(self, rows: Iterable[_RecordRow], reasons: list[str] | None = None) -> list[Record]:
-        """The records of those rows that can be decoded. ``reasons``: gets why the others cannot."""
+        """Return the records of the rows that can be decoded. ``reasons`` gets the reason for each of the others."""
         records = []
         for seq, body, sketch, packed in rows:
             try:
@@ -157,14 +158,15 @@ class RecordReader(DatabaseReader):
         return records
 
     def _sketch_trace(self, number: int) -> bytes:
-        """The first trace of a sketch; empty, with which nothing can be unpacked, where it is gone."""
+        """Return the first trace of a sketch. It is empty if it is gone: nothing can be unpacked with it then."""
         if number not in self._sketch_traces:
             rows = self.rows("SELECT trace FROM sketch_traces WHERE id = ?", number)
             self._sketch_traces[number] = rows[0][0] if rows else b""
         return self._sketch_traces[number]
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
-        """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
+        """Return the number of trials by outcome, of one task or of all tasks; outcomes without a trial are left
+        out."""
         is_trial = "revision = 0" if self.has_column("revision") else "1"
         trials = f"SELECT outcome, count(*) FROM records WHERE {is_trial}"
         if task_id is None:
@@ -176,18 +178,18 @@ class RecordReader(DatabaseReader):
         return {Outcome(outcome): count for outcome, count in rows if outcome in _OUTCOMES}
 
     def tried(self, after_seq: int = 0) -> set[str]:
-        """The ids of the tasks with trials that came after ``after_seq``."""
+        """Return the ids of the tasks with trials after ``after_seq``."""
         is_trial = "revision = 0" if self.has_column("revision") else "1"
         query = f"SELECT DISTINCT workload, device_class FROM records WHERE {is_trial} AND seq > ?"
         return {f"{workload}@{device_class}" for workload, device_class in self.rows(query, after_seq)}
 
     def workloads(self) -> list[Workload]:
-        """The stored workloads, by name."""
+        """Return the stored workloads, in order of their names."""
         rows = self.rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")
         return [Workload(*row) for row in rows]
 
     def tasks(self, only: Collection[str] | None = None) -> list[Task]:
-        """The stored tasks in the order in which they were first stored. ``only``: those of these ids."""
+        """Return the stored tasks in the order in which they were first stored. ``only``: those of these ids."""
         query = (
             "SELECT hash, name, flop, module, device_class, target, weight, tasks.rowid FROM tasks"
             " JOIN workloads ON hash = workload"
@@ -201,20 +203,20 @@ class RecordReader(DatabaseReader):
         return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
 
     def shown_secs(self, record: Record) -> float:
-        """Return the seconds of a record as people see them in every view: those by which it is chosen, at the speed at
-        which its class is shown."""
+        """Return the seconds of a record as people see them in every view: its rank in seconds, at the speed at which
+        its class is shown."""
         return record.measurement.rank_secs / self.speeds.shown().get(split_task_id(record.task_id)[1], 1.0)
 
 
 def split_task_id(task_id: str) -> tuple[str, str]:
-    """Workload hash and device class name of a task's id; see :attr:`fleet_tune.base.domain.Task.id`."""
+    """Return the workload hash and device class name of a task's id; see :attr:`fleet_tune.base.domain.Task.id`."""
     workload, _, device_class = task_id.partition("@")
     return workload, device_class
 
 
 def check_store(path: Path) -> None:
-    """Raises :class:`RecordStoreError` where a run could not use what is at ``path``; nothing, or a database that was
-    torn while it was being made, it makes anew."""
+    """Raise :class:`RecordStoreError` if a run could not use the file at ``path``. A missing file is no error, and
+    neither is a database whose creation was interrupted: a run creates it anew."""
     with translated(path):
         if is_unfinished(path):
             return

@@ -1,8 +1,8 @@
 """The record store: one SQLite file that is the only source of truth of a tuning run.
 
-One process writes (:class:`RecordStore`, guarded by a lock on a file beside the database), any number read
-(:class:`~fleet_tune.base.records.stores.reader.RecordReader`). WAL mode with ``synchronous=FULL``: what
-:meth:`RecordStore.append` has returned survives ``kill -9`` and a power cut. ``seq`` only grows and is the cursor of a
+One process writes (:class:`RecordStore`, guarded by a lock on a file beside the database), any number of processes read
+(:class:`~fleet_tune.base.records.stores.reader.RecordReader`). WAL mode with ``synchronous=FULL``: records for which
+:meth:`RecordStore.append` has returned survive ``kill -9`` and a power cut. ``seq`` only grows and is the cursor of a
 stream of records; ``uid`` makes appending idempotent."""
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from fleet_tune.base.records.stores.stored_speeds import CALLS, SHOWN, UNIT
 from fleet_tune.base.records.stores.traces import pack_trace
 
 BOUND = "network"
-"""The key of a store's meta that only a run's own one has: the content hash of its network."""
+"""Key of the meta table for the content hash of a network. Only the store of one run has it."""
 NAME = "model"
-"""That of what the network is called; a stored word: older folders have it."""
+"""Key of the meta table for the name of the network. Older folders have this key, so that it stays."""
 PRECISION = "precision"
-"""That of what the network is converted to, as the options say it; missing where it is as it came."""
+"""Key of the meta table for the precision that the network is converted to, as the options say it; missing if it is not
+converted."""
 SHAPES = "shapes"
-"""That of its dynamic dimension and the typical extent, for which it is tuned; missing for fixed shapes."""
+"""Key of the meta table for the dynamic dimensions and typical extents of the network; missing for fixed shapes."""
 _UIDS_AT_ONCE = 500
 _LOCK_SECS = 10.0
 
 
 class RecordStore:
-    """The one writing connection. May be used from any thread; one process at a time (a lock says so clearly).
+    """The one writing connection. It may be used from any thread, by one process at a time (a lock makes sure of that).
 
-    ``shared``: any number of processes write, in turns, each transaction waits ``busy_secs`` for those of others.
+    ``shared``: any number of processes write, in turns; each transaction waits up to ``busy_secs`` for those of others.
 
-    Creates the folder and the database where they are missing, or were torn while they were being made. Raises
-    :class:`RecordStoreError` when another process is writing, the file is no record database or of a newer schema, or
-    the folder is read-only; :class:`DiskFullError` when the disk is full, here and in every method that writes.
+    Creates the folder and the database if they are missing, or if the creation was interrupted. Raises
+    :class:`RecordStoreError` if another process is writing, the file is no record database or of a newer schema, or the
+    folder is read-only; :class:`DiskFullError` if the disk is full, here and in every method that writes.
     """
 
     def __init__(self, path: Path, *, shared: bool = False, busy_secs: float | None = None) -> None:
@@ -59,7 +60,7 @@ class RecordStore:
         self._origins: dict[tuple[str, str], int | None] = {}  # see _origin
         with translated(path), contextlib.ExitStack() as undo:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of a shared store it is the lock of its making and migrating alone.
+            # For a shared store this lock only guards creation and migration.
             lock = _lock_in_turn(path, busy_secs) if shared else _lock(path)
             undo.callback(release_lock, lock)
             connection = open_for_writing(path, busy_secs)
@@ -70,10 +71,10 @@ class RecordStore:
         self._lock, self._connection = lock, connection
 
     def bind(self, meta: Mapping[str, str]) -> None:
-        """Ties this store to what it is for (fingerprint and name of the network).
+        """Bind this store to its purpose (fingerprint and name of the network).
 
-        Keys not yet stored are stored. Raises :class:`OutputFolderError` where a stored value differs, and then
-        stores nothing.
+        Keys that are not stored yet are stored. Raise :class:`OutputFolderError` if a stored value differs, and then
+        store nothing.
         """
         with self._transaction() as connection:
             stored: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
@@ -89,21 +90,21 @@ class RecordStore:
             )
 
     def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
-        """Stores what devices say of themselves, one of each class (see :func:`with_classes`). Raises
-        :class:`OutputFolderError` where one of them had another target, and then stores nothing."""
+        """Store the encoded fingerprints of devices, one for each class (see :func:`with_classes`). Raise
+        :class:`OutputFolderError` if a class had another target, and then store nothing."""
         with self._transaction() as connection:
             stored: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
             meta = with_classes(stored, prints, self.path.parent)
             _put_meta(connection, meta)
 
     def annotate(self, meta: Mapping[str, str]) -> None:
-        """Stores what may change from time to time; replaces what was there."""
+        """Store properties that may change. Stored values of these keys are replaced."""
         with self._transaction() as connection:
             _put_meta(connection, meta)
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
-        """Stores what the records of a run depend on, by the name of the device class: what is appended of it later
-        has its origin."""
+        """Store the origins of the records of a run, by the name of the device class. Records of the run that are
+        appended later get these origins."""
         with self._transaction() as connection:
             for device_class, origin in origins.items():
                 body = encode_origin(origin)
@@ -115,7 +116,7 @@ class RecordStore:
         self._origins.clear()
 
     def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
-        """Return the efforts that are not stored just so."""
+        """Return the efforts that are not stored with the same values."""
         with self._mutex, translated(self.path):
             rows = self._connection.execute("SELECT workload, device_class, run_id, secs, trials FROM efforts")
             known = {Effort(f"{workload}@{name}", *others) for workload, name, *others in rows}
@@ -131,19 +132,19 @@ class RecordStore:
             )
 
     def unit(self, name: str, secs: float) -> float:
-        """Seconds of the probe at which the speed of ``name`` counts as 1 in this store: ``secs`` where nothing was
-        given before. ``name``: a device's id; of a shared store, :func:`class_unit`."""
+        """Return the seconds of the probe at which the speed of ``name`` counts as 1 in this store. They are ``secs``
+        if none were given before. ``name``: a device's id; for a shared store, :func:`class_unit`."""
         with self._transaction() as connection:
             connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (UNIT + name, repr(secs)))
             (unit,) = connection.execute("SELECT value FROM meta WHERE key = ?", (UNIT + name,)).fetchone()
             return float(unit)
 
     def probed(self, device_id: str, device_class: str, usual_secs: float) -> tuple[float, float]:
-        """Return the :meth:`unit` of a device, and the speed at which people see the seconds of its class. Both follow
-        from ``usual_secs`` of its probe where they are not given yet, and stay.
+        """Return the :meth:`unit` of a device, and the speed at which people see the seconds of its class. If they are
+        not stored yet, they follow from ``usual_secs`` of its probe. They stay once they are stored.
 
-        A device without a unit has that of its class, which is the unit of the class' first device: so the costs of all
-        its devices are comparable.
+        A device without a unit gets the unit of its class, which is that of the class' first device. So the costs of
+        all devices of a class are comparable.
         """
         own, of_class, shown = UNIT + device_id, UNIT + class_unit(device_class), SHOWN + device_class
         with self._transaction() as connection:
@@ -156,7 +157,8 @@ class RecordStore:
             return float(unit), float(speed)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:
-        """Store what calls take on a class, in seconds at speed 1, unless it is known from more kernels."""
+        """Store the extra time of calls on a class, in seconds at speed 1, unless the stored one is better
+        (:meth:`CallSecs.replaces`)."""
         with self._transaction() as connection:
             key = CALLS + device_class
             row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -165,7 +167,8 @@ class RecordStore:
                 _put_meta(connection, {key: timed.encoded()})
 
     def show_at(self, device_class: str, speed: float) -> None:
-        """Set the speed at which people see the seconds of a class: that of the last run that has measured on it."""
+        """Set the speed at which people see the seconds of a class: the speed in the last run that has measured on
+        it."""
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value",
@@ -173,7 +176,7 @@ class RecordStore:
             )
 
     def put_task(self, task: Task) -> None:
-        """Stores a task and its workload; a task stored before gets this target and weight."""
+        """Store a task and its workload. A task that was stored before gets this target and weight."""
         with self._transaction() as connection:
             _put_workload(connection, task.workload)
             connection.execute(
@@ -183,21 +186,22 @@ class RecordStore:
             )
 
     def append(self, records: Sequence[Record]) -> list[int]:
-        """Stores all records or none, and returns their ``seq`` in order, once they are durable.
+        """Store all records or none, and return their ``seq`` in order once they are durable.
 
         A record whose ``uid`` is stored already is not stored again: the ``seq`` of the stored one is returned.
         """
         return self.append_encoded(records)[0]
 
     def add(self, records: Sequence[Record]) -> int:
-        """:meth:`append`, and how many were not stored before."""
+        """Append as :meth:`append` does, and return the number of records that were not stored before."""
         return len(self.append_encoded(records)[1])
 
     def append_encoded(
         self, records: Sequence[Record], events: Sequence[DeviceEvent] = ()
     ) -> tuple[list[int], list[tuple[int, bytes]]]:
-        """:meth:`append`, and what was stored now: ``seq`` and body, which is without the trace, in order. With
-        ``events`` of devices in the same transaction, as :meth:`append_device_events` stores them."""
+        """Append as :meth:`append` does, and also return the newly stored records in order, as ``seq`` and body without
+        the trace. The ``events`` of devices are stored in the same transaction, as :meth:`append_device_events`
+        does."""
         bodies = [encode_record(record, trace=False) for record in records]
         stored: list[tuple[int, bytes]] = []
         rows, traces = [], []
@@ -238,7 +242,7 @@ class RecordStore:
         return known
 
     def _origin(self, connection: sqlite3.Connection, record: Record) -> int | None:
-        """Return the number of the record's origin. None if its run has not said it."""
+        """Return the number of the record's origin. ``None`` if no origin of its run is stored."""
         key = record.run_id, split_task_id(record.task_id)[1]
         if key not in self._origins:
             find = "SELECT origin FROM run_origins WHERE run_id = ? AND device_class = ?"
@@ -288,7 +292,7 @@ class RecordStore:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                self._sketch_traces.clear()  # what of them was stored is undone
+                self._sketch_traces.clear()  # traces that this transaction stored are undone
                 # SQLite has already rolled back by itself after some errors, a full disk among them.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -321,7 +325,7 @@ def _row(seq: int, record: Record, body: bytes) -> tuple[int | str | float | byt
 
 
 def _stored_seqs(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[str, int]:
-    """The ``seq`` of those of the ``uids`` that are stored."""
+    """Return the ``seq`` of each of the ``uids`` that is stored."""
     seqs: dict[str, int] = {}
     for start in range(0, len(uids), _UIDS_AT_ONCE):
         some = uids[start : start + _UIDS_AT_ONCE]
@@ -373,7 +377,7 @@ def _put_device_events(connection: sqlite3.Connection, events: Sequence[DeviceEv
 
 
 def _put_workload(connection: sqlite3.Connection, workload: Workload) -> None:
-    # What had to be named by its hash gets the name that a network gives it.
+    # A workload that was named by its hash gets the name that a network gives it.
     connection.execute(
         "INSERT INTO workloads VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET name=excluded.name"
         " WHERE name = 'workload ' || substr(hash, 1, 8)",
@@ -382,14 +386,15 @@ def _put_workload(connection: sqlite3.Connection, workload: Workload) -> None:
 
 
 def class_unit(device_class: str) -> str:
-    """Under which name a shared store keeps the unit of a device class' seconds: its devices have no other."""
+    """Return the name under which a shared store keeps the unit of a device class. Its devices have no units of their
+    own."""
     return f"class {device_class}"
 
 
 @contextlib.contextmanager
 def locked_store(path: Path, busy_secs: float | None = None) -> Iterator[None]:
-    """Keep others from opening the store to write it. Raises :class:`RecordStoreError` if a run holds its own, or the
-    lock is not free within ``busy_secs``."""
+    """Keep other processes from opening the store to write. Raise :class:`RecordStoreError` if its lock is not free
+    within ``busy_secs``, for example because a run holds the lock of its own store."""
     with translated(path):
         lock = _lock_in_turn(path, busy_secs)
     try:
@@ -399,7 +404,7 @@ def locked_store(path: Path, busy_secs: float | None = None) -> Iterator[None]:
 
 
 def _lock_in_turn(path: Path, busy_secs: float | None) -> int:
-    """:func:`_lock`, after waiting for others."""
+    """Take the writer's lock and return its file descriptor, after waiting for other processes."""
     most_secs = _LOCK_SECS if busy_secs is None else busy_secs
     try:
         return wait_for_lock(path.with_name(f"{path.name}.lock"), f"the store {path}", most_secs)
@@ -410,7 +415,8 @@ def _lock_in_turn(path: Path, busy_secs: float | None) -> int:
 
 
 def _lock(path: Path) -> int:
-    """Takes the writer's lock and returns its file descriptor. The kernel frees it when the process ends, however."""
+    """Take the writer's lock and return its file descriptor. The kernel frees the lock when the process ends, in
+    whatever way."""
     try:
         return take_lock(path.with_name(f"{path.name}.lock"))
     except LockedError as error:

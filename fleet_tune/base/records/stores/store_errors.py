@@ -1,4 +1,4 @@
-"""The errors of SQLite and of the file system, as those of a record store."""
+"""Translation of the errors of SQLite and of the file system into those of a record store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from fleet_tune.base.errors import DamagedStoreError, DiskFullError, RecordStore
 from fleet_tune.base.processes import holder_text, writers_of
 
 ANOTHER_FOLDER = "choose another folder with --out"
-"""What a run can do about its own store; whoever was given a store by another option says that in its place."""
-# What SQLite says of a store that has all that its version has, and Python of text in one. The last: a column that
-# nobody knows, for every row is given all that there are.
+"""Next step for the store of a run itself. A caller whose store was named by another option names that option
+instead."""
+# Messages of SQLite, and of Python about text, that mean damage: a sound store has all tables and columns of its
+# version. The last one means an unknown column, because rows are inserted with values for all known ones.
 _OF_DAMAGE = re.compile(
     "Could not decode to UTF-8|malformed database schema|no such (column|table)|has no column named"
     "|NOT NULL constraint failed"
@@ -32,7 +33,7 @@ def not_ours(path: Path) -> RecordStoreError:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turns the errors of SQLite and of the file system into ours. Programming errors stay as they are."""
+    """Turn errors of SQLite and of the file system into ours. Programming errors stay as they are."""
     try:
         yield
     except UnicodeDecodeError as error:  # SQLite quotes damaged names in its messages
@@ -45,8 +46,8 @@ def translated(path: Path) -> Iterator[None]:
             raise
         primary = code & 0xFF
         if primary == sqlite3.SQLITE_FULL or code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE):
-            # A quota or a limit on the size of a file reaches SQLite as a failed write and not as a full disk, and
-            # the index of its log is a file that it cannot make larger.
+            # SQLite sees a quota, or a limit on the size of a file, as a failed write and not as a full disk. If it
+            # cannot enlarge the index of its log, the disk is full too.
             raise _disk_full(path) from error
         if primary == sqlite3.SQLITE_NOTADB:
             raise not_ours(path) from error

@@ -1,4 +1,5 @@
-"""The speeds of devices that a record database keeps: stored seconds count at speed 1, people see those of a device."""
+"""The speeds of devices that a record database keeps. Stored seconds are those at speed 1; people see seconds at the
+speed of a device."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ import math
 from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.database_reader import DatabaseReader
 
-# Seconds of the probe of a device at speed 1, by its id, and the speed at which people see the seconds of a class, by
-# its name. Another probe needs other keys.
+# Beginnings of keys of the meta table. UNIT, with the id of a device: seconds of its probe at speed 1. SHOWN, with the
+# name of a class: the speed at which people see its seconds. CALLS, with the name of a class: extra time of a call.
+# Another probe needs other keys.
 PROBE = "3"
 UNIT = f"probe {PROBE} unit: "
 SHOWN = f"probe {PROBE} shown: "
@@ -23,13 +25,13 @@ class StoredSpeeds:
         self._database = database
 
     def unit_of(self, name: str) -> float | None:
-        """See :meth:`RecordStore.unit`; None where nothing was given."""
+        """Return the unit of ``name`` (see :meth:`RecordStore.unit`); ``None`` if none was given."""
         rows = self._database.rows("SELECT value FROM meta WHERE key = ?", UNIT + name)
         return float(rows[0][0]) if rows else None
 
     def shown(self) -> dict[str, float]:
-        """The speeds at which people see the seconds of each class, as multiples of that at which the store counts them
-        (:meth:`~fleet_tune.base.records.stores.store.RecordStore.probed`)."""
+        """Return the speed at which people see the seconds of each class, as a multiple of the speed at which the store
+        counts them (:meth:`~fleet_tune.base.records.stores.store.RecordStore.probed`)."""
         found: dict[str, float] = {}
         for name, value in self._values(SHOWN):
             with contextlib.suppress(ValueError):
@@ -39,13 +41,13 @@ class StoredSpeeds:
         return found
 
     def timed_calls(self) -> dict[str, CallSecs]:
-        """Extra time of a call in a network by class, in seconds at speed 1
+        """Return the extra time of a call in a network by class, in seconds at speed 1
         (:meth:`~fleet_tune.base.records.stores.store.RecordStore.calls_timed`)."""
         found = {name: CallSecs.decoded(value) for name, value in self._values(CALLS)}
         return {name: calls for name, calls in found.items() if calls is not None}
 
     def call_secs(self) -> dict[str, float]:
-        """:meth:`timed_calls` in seconds as people see them."""
+        """Return :meth:`timed_calls` in seconds as people see them."""
         speeds = self.shown()
         return {name: calls.secs / speeds.get(name, 1.0) for name, calls in self.timed_calls().items()}
 

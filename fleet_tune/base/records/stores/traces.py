@@ -1,5 +1,5 @@
-"""Traces as the store keeps them: those of one sketch differ in their decisions alone, so that each is deflated with
-the first one of its sketch as the dictionary. A trace of ten kilobytes takes a few hundred bytes."""
+"""Traces as the store keeps them. Traces of one sketch differ only in their decisions, so that each is deflated with
+the first trace of its sketch as the dictionary. A trace of ten kilobytes takes a few hundred bytes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 from fleet_tune.base.errors import UnreadableRecordError
 
 _WINDOW_BITS = -15  # a raw stream of deflate
-# Level 6 takes twice the time for a third less; a smaller memory is copied in less time, and finds as much.
+# Level 6 takes twice the time and saves a third of the size. A smaller memory is copied in less time, and finds as many
+# matches.
 _LEVEL, _MEMORY = 3, 5
-_MOST_BYTES = 16 << 20  # of a trace: a damaged one, or one that was made to, inflates to anything
-_SKETCHES = 128  # whose dictionaries are kept as deflate has them, 140 kB each
+_MOST_BYTES = 16 << 20  # of a trace: a damaged or malicious one may inflate to any size
+_SKETCHES = 128  # whose dictionaries are kept in the form that deflate uses, 140 kB each
 
 
 @lru_cache(_SKETCHES)
@@ -22,14 +23,14 @@ def _deflating(like: bytes) -> Any:
 
 
 def pack_trace(trace: str, like: bytes) -> bytes:
-    """``trace`` in terms of ``like``, another trace as UTF-8."""
-    deflating = _deflating(like).copy()  # to read a dictionary takes longer than to deflate a trace with it
+    """Return ``trace``, deflated with the dictionary ``like``, another trace as UTF-8."""
+    deflating = _deflating(like).copy()  # reading a dictionary takes longer than deflating a trace with it
     packed: bytes = deflating.compress(trace.encode()) + deflating.flush()
     return packed
 
 
 def unpack_trace(packed: bytes, like: bytes, what: str) -> str:
-    """Return the trace that :func:`pack_trace` was given. ``what``: the name of its record. Raises
+    """Return the trace that :func:`pack_trace` was given. ``what``: the name of its record. Raise
     :class:`UnreadableRecordError` if it cannot be read."""
     try:
         inflating = zlib.decompressobj(_WINDOW_BITS, zdict=like)

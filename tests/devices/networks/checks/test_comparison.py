@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from devices.networks.checks.comparison import errors_of
 from devices.networks.frontend import load_network
 from devices.networks.tasks.lowering import (
     check_network,
@@ -33,6 +34,18 @@ def test_errors_are_relative_to_the_largest_value() -> None:
     assert compare((tokens - [1, 0, 0, 0],), (tokens,)) == (1.0, 0.25)  # near is not enough for an index
     assert compare((tokens.astype(np.int8) - np.int8(1),), (tokens.astype(np.int8),)) == (1.0, 0.0)  # one step
     assert compare((np.array([True, False]),), (np.array([True, True]),)) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9, float(np.finfo(np.float32).min)])
+def test_a_mask_hides_no_error(mask: float) -> None:
+    expected = np.array([[1.0, mask, mask], [2.0, 4.0, mask]], np.float32)
+    wrong = np.array([[1.0, mask, mask], [2.0, 3.0, mask]], np.float32)
+    assert compare((wrong,), (expected,)) == (1.0, 0.25)
+    assert errors_of((wrong,), (expected,)).mean == pytest.approx(1 / 24)
+    elsewhere = np.array([[1.0, mask, mask], [2.0, mask, mask]], np.float32)
+    assert compare((elsewhere,), (expected,))[1] >= 1.0
+    assert compare((np.full(3, mask),), (np.full(3, mask),)) == (0.0, 0.0)
+    assert compare((np.array([9e4, 5e4]),), (np.array([1e5, 5e4]),))[1] == 0.1  # one large value is none
 
 
 def test_special_values_are_equal_in_the_same_places_only() -> None:

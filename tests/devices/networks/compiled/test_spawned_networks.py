@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from devices.networks.compiled.network_folder import compile_network, load
+from devices.networks.compiled.network_folder import compile_network, load, publish
 from fleet_tune.base.errors import OutputFolderError
 from tests.helpers.lowered_networks import imported
 
@@ -69,3 +69,13 @@ def test_a_process_that_does_not_find_the_folder_says_so(tmp_path: Path) -> None
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(OutputFolderError, match="cpu"):
         pickle.loads(sent)
+
+
+def test_a_pickle_is_refused_once_its_folder_holds_another_network(tmp_path: Path) -> None:
+    for name, width in (("first", 8), ("second", 4)):
+        lowered, _ = imported(nn.Linear(8, width), torch.zeros(8, 8))
+        compile_network(lowered, {}, tmp_path / name)
+    pickled = pickle.dumps(load(tmp_path / "first"))
+    publish(tmp_path / "second", tmp_path / "first")
+    with pytest.raises(OutputFolderError, match="another network than the pickled one"):
+        pickle.loads(pickled)

@@ -32,7 +32,8 @@ def test_a_class_keeps_its_folder_when_another_one_comes(tmp_path: Path) -> None
     assert folder_of(tmp_path, "cpu", 1) == tmp_path
     assert folder_of(tmp_path, "cpu", 2) == tmp_path / "cpu"
     _published(tmp_path, "ResNet", "cpu")
-    assert [folder_of(tmp_path, name, 2) for name in ("cpu", "board")] == [tmp_path, tmp_path / "board"]
+    for classes in (1, 2):
+        assert [folder_of(tmp_path, each, classes) for each in ("cpu", "board")] == [tmp_path, tmp_path / "board"]
 
 
 def test_a_manifest_that_cannot_be_read_refuses_nothing(tmp_path: Path) -> None:
