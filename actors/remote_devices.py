@@ -211,8 +211,8 @@ class RemoteNetwork:
     def measure_within(self, budget_secs: float) -> float:
         return float(self._asked("measure_within", budget_secs))
 
-    def in_place(self, budget_secs: float) -> InNetworkTimes:
-        timed: InNetworkTimes = self._asked("in_place", budget_secs)
+    def kernel_times(self, budget_secs: float) -> InNetworkTimes:
+        timed: InNetworkTimes = self._asked("kernel_times", budget_secs)
         return timed
 
     def _asked(self, method: str, *arguments: Any) -> Any:

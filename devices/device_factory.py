@@ -30,7 +30,8 @@ from fleet_tune.base.errors import (
 from fleet_tune.base.records.datasets.dataset import load
 
 STOP_DECISION = "policies.measuring.adaptive_stopping:decide"
-"""Name of the stopping rule: devices load it where the kernel runs, and this package imports no policy."""
+"""Name of the stopping rule. Devices load it by name in the process that runs the kernel: this package imports no
+policy."""
 
 
 @contextlib.contextmanager
@@ -81,7 +82,8 @@ def _expected_key(config: DeviceConfig) -> bytes | None:
 def fleet_file_errors(fleet: FleetConfig, name: str, unreachable: bool = True) -> Iterator[None]:
     """Turn an error of a device into a :class:`FleetFileError` that names the device and its line.
 
-    ``unreachable``: do so for a device that does not answer too; else that error passes.
+    ``unreachable``: true to convert the error of a device that does not answer too; otherwise that error passes
+    through.
     """
     try:
         yield

@@ -24,13 +24,13 @@ def introduced(error: BaseException) -> str:
 
 
 def after(error: BaseException, mark: str) -> str:
-    """Return type and the rest of the last line that begins with ``mark``; the first line where none begins so."""
+    """Return type and the rest of the last line that begins with ``mark``; the first line if no line begins with it."""
     marked = [line.removeprefix(mark) for line in _lines(error) if line.startswith(mark)]
     return _told(error, marked[-1:]) if marked else brief(error)
 
 
 def line_with(error: BaseException, marks: Sequence[str]) -> str:
-    """Return type and the first line that has one of ``marks``; empty where none has one."""
+    """Return type and the first line that has one of ``marks``; empty if no line has one."""
     marked = [line for line in _lines(error) if any(mark in line for mark in marks)]
     return _told(error, marked[:1]) if marked else ""
 

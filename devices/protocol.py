@@ -30,17 +30,18 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     holds: str = ""
-    """Float type of which each element holds two numbers; empty for elements that are numbers."""
+    """Type of the two floats that each element holds; empty if each element is one number."""
 
     @property
     def numbers(self) -> TensorSpec:
-        """The tensor with an axis for the two numbers of an element; itself where its elements are numbers."""
+        """The tensor with an axis for the two numbers of an element; the tensor itself if each element is one
+        number."""
         return TensorSpec((*self.shape, 2), self.holds) if self.holds else self
 
 
 @dataclass(frozen=True, slots=True)
 class InputDraw:
-    """Distribution of one input of a checked run, chosen so that a wrong kernel shows (see
+    """Distribution of one input of a checked run, chosen so that a wrong kernel is noticed (see
     :mod:`devices.builds.checks.check_plan`).
 
     Integers are in [``low``, ``high``): uniform, of all magnitudes, and at the ends. Floats have both signs and a
@@ -56,14 +57,15 @@ class InputDraw:
     """Share of the values that are drawn; the others are ``rest``."""
     rest: float = 0.0
     ends: tuple[int, ...] = ()
-    """Axes at whose first and last index half of the values are drawn in any case."""
+    """Axes whose first and last index matter more: with a ``density`` below 1, half of the values there are drawn; else
+    the values there are twice as large as elsewhere, so that a maximum or minimum is often there."""
     selected: tuple[int, ...] = ()
-    """Axes of which the largest or the smallest value is taken: along them, in a quarter of the cases each, no value is
-    negative, or none is positive."""
+    """Axes along which a maximum or minimum is taken: along them, in a quarter of the cases each, no value is negative,
+    or none is positive."""
     signed: bool = True
-    """False for floats of which none is negative."""
+    """False if no float is negative."""
     zero: bool = True
-    """False for integers of which none is 0."""
+    """False if no integer is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,17 @@ class SpecialRows:
 
     axes: tuple[int, ...]
     exponential: bool
-    """True where exponentials are summed: in a quarter of the rows each, one value is huge, often that at an end, or
-    all are hugely negative. Else a quarter of the rows is small."""
+    """True if exponentials are summed: in a quarter of the rows one value is huge, often one at an end, and in another
+    quarter all values are hugely negative. False: a quarter of the rows has small values."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialDraw:
     """Values of one input in the second run of a check (see :mod:`devices.builds.checks.special_values`): special ones
-    at random places among others."""
+    at random places among ordinary ones."""
 
     base: InputDraw
-    """The others."""
+    """Distribution of the ordinary values."""
     nan: int = 0
     """Number of NaN."""
     infinite: int = 0
@@ -92,37 +94,38 @@ class SpecialDraw:
     zeros: bool = False
     """True for zeros of both signs."""
     subnormal: bool = False
-    """True for the least subnormal number among them."""
+    """True for the smallest subnormal number, of both signs, among the zeros."""
     limit: float = 0.0
-    """Largest number of those of all magnitudes, infinite for the type's own. 0: there are none."""
+    """Largest of the numbers of all magnitudes; infinite for the largest number of the type. 0: there are no such
+    numbers."""
     ties: bool = False
-    """True for halves and whole numbers among them."""
+    """True for halves and whole numbers among the values."""
     rows: SpecialRows | None = None
     """Rows that are special as a whole."""
     scales: tuple[float, ...] = ()
-    """Factors that some of those are multiplied by."""
+    """Factors by which some of these halves and whole numbers are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """Properties of a workload that tell right kernels from wrong ones."""
+    """Properties of a workload by which right kernels are told from wrong ones."""
 
     precision: str = ""
-    """Narrowest float type in which it computes; empty where it has none."""
+    """Narrowest float type in which it computes; empty if it has none."""
     exact: bool = False
     """True if no sum is rounded on these inputs, whatever the order of its terms."""
     sums: bool = True
     """True if it has sums of floats."""
     rounds: bool = False
-    """True if it makes integers of floats."""
+    """True if it makes integers from floats, and right kernels need not agree to the last bit."""
     draws: tuple[InputDraw, ...] = ()
-    """One for each argument; empty where nothing is known."""
+    """One for each argument; empty if nothing is known."""
     specials: tuple[SpecialDraw, ...] = ()
     """One for each argument; empty for no second run."""
     reproducible: bool = False
     """True if right kernels agree to the last bit."""
     compares_zeros: bool = False
-    """True if they agree on the signs of zeros too."""
+    """True if right kernels agree on the signs of zeros too."""
 
 
 UNKNOWN = CheckPlan()
@@ -161,7 +164,7 @@ class Artifact:
     check: CheckPlan = field(default=UNKNOWN, repr=False)
     """How candidates are checked against it; only an oracle has it."""
     flop: float = 0.0
-    """Operations of one run; 0 where that is not known."""
+    """Operations of one run; 0 if that is not known."""
     program: str = field(default="", repr=False)
     """Program of the workload (:attr:`Workload.module`); only an oracle has it."""
 
@@ -184,8 +187,8 @@ class OracleOutputs:
     """All that an oracle computes."""
 
     positive: bool
-    """Kind of inputs on which candidates are timed and checked (see :func:`devices.timing.arguments.make_inputs`): true
-    where its outputs are not finite on inputs of both signs."""
+    """True if candidates are timed and checked on positive inputs (see :func:`devices.timing.arguments.make_inputs`):
+    the oracle's outputs are not finite on inputs of both signs."""
     runs: tuple[CheckedRun, ...]
 
 
@@ -200,10 +203,10 @@ class MeasureRequest:
     compared with nothing."""
     rule: StopRule = field(default_factory=StopRule)
     confirm: Confirmation | None = None
-    """Second measurement that a good result must stand; None for none."""
+    """Second measurement that confirms a good result; ``None`` for none."""
     placed_anew: bool = False
-    """True to place the tensors in other memory than the task's last measurement: their addresses make up to 10 or 20 %
-    of the time."""
+    """True to place the tensors at other addresses than in the task's last measurement. Addresses change the time by up
+    to 10 or 20 %."""
 
 
 class Device(Protocol):
@@ -219,8 +222,7 @@ class Device(Protocol):
         """Return the seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`: a millisecond of
         arithmetic, which shows how fast the device is now.
 
-        Raises DeviceUnreachableError where the device does not answer, ProbeError where it answers and the kernel
-        fails.
+        Raises DeviceUnreachableError if the device does not answer, ProbeError if it answers and the kernel fails.
         """
 
     def power(self) -> str:
@@ -228,8 +230,8 @@ class Device(Protocol):
         DeviceUnreachableError."""
 
     def vitals(self) -> dict[str, float]:
-        """Return temperature and clock as far as the device offers them (see :mod:`devices.host.vitals`); empty where
-        it does not answer."""
+        """Return temperature and clock as far as the device offers them (see :mod:`devices.host.vitals`); empty if it
+        does not answer."""
 
     def add_oracle(self, artifact: Artifact) -> None:
         """Keep the unscheduled program of a task (an artifact with no candidate) to check results against.
@@ -238,20 +240,22 @@ class Device(Protocol):
         """
 
     def run_oracle(self, task_id: str) -> str:
-        """Run the oracle of a task, if it has not run, so that no measurement waits for it. Return why it takes too
-        long here or fails, in one line: then candidates are not verified. Empty otherwise; what else may go wrong is
-        told of the first measurement that needs it. Raises DeviceUnreachableError where nobody answers at its
-        address."""
+        """Run the oracle of a task, if it has not run, so that no measurement waits for it.
+
+        Return why it takes too long here or fails, in one line: then candidates are not verified. Empty otherwise: any
+        other error is reported by the first measurement that needs the oracle. Raises DeviceUnreachableError if nobody
+        answers at the device's address.
+        """
 
     def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
-        """Compare candidates of a task with these outputs, which another processor computed: its oracle need not run
-        here."""
+        """Compare candidates of a task with these outputs, which another processor has computed. The task's oracle then
+        need not run here."""
 
     def measure(self, request: MeasureRequest) -> Measurement:
         """Measure one candidate; every outcome is a value.
 
         A result below ``request.incumbent_secs`` was compared with the oracle's output: it is ``verified``, or its
-        outcome is WRONG_OUTPUT. It is neither where the oracle takes too long or fails here. ``build_secs`` is the
+        outcome is WRONG_OUTPUT. It is neither if the oracle takes too long or fails here. ``build_secs`` is the
         artifact's.
 
         Raises ValueError for an artifact without a candidate, or of a task whose oracle was not added.
@@ -261,9 +265,9 @@ class Device(Protocol):
         """Return the seconds that kernels take longer in a round, each called once as in a network, than alone
         (:mod:`devices.timing.kernel_round`). Noise may bring it below 0.
 
-        None where the device cannot tell: only CPUs behind our own server can, loading the kernels must not take longer
-        than ``budget_secs``, and of the loss of a device its next call tells. Timing may take as long as the longest
-        measurement beyond that, and :data:`devices.timing.kernel_round.ROUNDS_SECS`.
+        ``None`` if the device cannot tell: only CPUs behind our own server can, and loading the kernels must not take
+        longer than ``budget_secs``. ``None`` also if the device is lost, which its next call reports. After loading,
+        timing may take as long as the longest measurement and :data:`devices.timing.kernel_round.ROUNDS_SECS` together.
         """
 
     def close(self) -> None:
@@ -271,7 +275,7 @@ class Device(Protocol):
 
 
 def oracle_task(artifact: Artifact) -> str:
-    """Return the task whose oracle an artifact is. Raises ValueError where it is none; see
+    """Return the task whose oracle an artifact is. Raises ValueError if it is no oracle; see
     :meth:`Device.add_oracle`."""
     if artifact.candidate is not None:
         raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")

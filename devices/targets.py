@@ -40,7 +40,7 @@ def resolve_target(spec: str | Mapping[str, object], threads: int | None = None)
             "mcpu": native_cpu(),
             "mtriple": codegen.llvm_get_system_triple(),
             "num-cores": threads or usable_cpus(),
-            # Level 2 takes a fifth less, but leaves conditions in inner loops that do not depend on them: those of
+            # Level 2 compiles in a fifth less time, but leaves loop-invariant conditions in inner loops: those of
             # padding (max pooling took 1.8 times as long) and of the parts of a concatenation.
             "opt-level": 3,
         }
@@ -78,7 +78,7 @@ def parse_target(text: str) -> Target:
 
 
 def default_device_class_name(target: str) -> str:
-    """Return the name of a target's device class where the user gave none: ``"znver5-2"``, ``"cuda-sm_87"``.
+    """Return the name of a target's device class if the user gave none: ``"znver5-2"``, ``"cuda-sm_87"``.
 
     The number of threads is part of a CPU's name: run times at different thread counts are not interchangeable.
     """
@@ -91,8 +91,8 @@ def default_device_class_name(target: str) -> str:
 
 
 def with_library(target: str, library: str) -> str:
-    """Return a canonical target whose kernels may call ``library``; one of a GPU or of another processor than x86-64,
-    for which there is none, as it is."""
+    """Return a canonical target whose kernels may call ``library``. A target of a GPU, or of another processor than
+    x86-64, is returned as it is: there is no library for it."""
     attributes = json.loads(target)
     if not library or attributes["kind"] != "llvm" or architecture(target) != "x86_64":
         return target
@@ -105,8 +105,8 @@ def library_of(target: str) -> str:
 
 
 def without_late_optimisations(target: str) -> str:
-    """Return the canonical target for kernels without a schedule, whose numbers alone matter. LLVM builds them for a
-    CPU in less than half of the time with level 2. ResNet-18 and BERT are as fast as with level 3."""
+    """Return the canonical target for kernels without a schedule, of which only the results matter. With level 2 LLVM
+    builds them for a CPU in less than half of the time, and ResNet-18 and BERT are as fast as with level 3."""
     attributes = json.loads(target)
     if device_kind(target) != "cpu" or attributes.get("opt-level", 3) <= 2:
         return target
@@ -127,7 +127,7 @@ def device_kind(target: str) -> str:
 
 
 def vector_bits(target: str) -> int:
-    """Width in bits of the vector registers of a CPU target."""
+    """Return the width in bits of the vector registers of a CPU target."""
     parsed = parse_target(target)
     if architecture(target) != "x86_64":
         return int(codegen.llvm_get_vector_width(parsed))
@@ -138,14 +138,14 @@ def vector_bits(target: str) -> int:
 
 
 def vector_registers(target: str) -> int:
-    """Vector registers of a core: 32 with AVX-512 and on 64-bit ARM, 16 on other x86 CPUs."""
+    """Return the number of vector registers of a core: 32 with AVX-512 and on 64-bit ARM, 16 on other CPUs."""
     if architecture(target) in ("aarch64", "arm64"):
         return 32
     return 32 if codegen.target_has_features("avx512f", parse_target(target)) else 16
 
 
 def architecture(target: str) -> str:
-    """Architecture of a CPU target, or of a GPU target's host: ``"x86_64"``, ``"aarch64"``, ..."""
+    """Return the architecture of a CPU target, or of a GPU target's host: ``"x86_64"``, ``"aarch64"``, ..."""
     attributes = json.loads(target)
     host = attributes.get("host") or attributes
     return str(host.get("mtriple") or codegen.llvm_get_system_triple()).split("-")[0]

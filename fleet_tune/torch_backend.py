@@ -90,7 +90,7 @@ def fleet_tune(
     ours, original = _timed(run, region, arguments)
     if ours >= original:
         return _left(region, f"it takes {ours * 1e3:.3g} ms, the original {original * 1e3:.3g} ms")
-    _LOG.info("a region takes %.3g ms in place of %.3g ms", ours * 1e3, original * 1e3)
+    _LOG.info("a region takes %.3g ms instead of %.3g ms", ours * 1e3, original * 1e3)
     return run
 
 

@@ -26,7 +26,7 @@ class Example:
 
     module: torch.nn.Module | None
     file: Path | None
-    """An ONNX file in place of the module."""
+    """An ONNX file instead of the module."""
     inputs: tuple[torch.Tensor, ...]
 
     @property

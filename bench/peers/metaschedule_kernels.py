@@ -1,7 +1,7 @@
 """MetaSchedule's kernels: ``python -m bench.peers.metaschedule_kernels MODEL OUT --fleet FILE --budget-secs 240``.
 
 The tasks that our run of the same kernels tunes (:mod:`bench.gpu.kernel_tasks`), as one call of ``tune_tir`` with
-MetaSchedule's own builder, runner, search and scheduler of tasks. Batches have 16 trials in place of 64, so that each
+MetaSchedule's own builder, runner, search and scheduler of tasks. Batches have 16 trials instead of 64, so that each
 of twenty tasks gets its turn within minutes. What each batch found is kept in OUT at once, beside MetaSchedule's own
 database: the same command goes on until the time is used.
 """

@@ -127,7 +127,7 @@ async def tell(records: AsyncIterator[Record]) -> None:
 @click.option("--devices", type=int, default=4)
 @click.option("--candidate", "candidate_secs", type=float, default=CANDIDATE_SECS)
 @click.option("--seed", type=int, default=0)
-@click.option("--network", default=None, help="With this machine's CPU, in place of simulated devices.")
+@click.option("--network", default=None, help="With this machine's CPU, instead of simulated devices.")
 @click.option("--address", default=None)
 def main(
     trials: int, out: Path, devices: int, candidate_secs: float, seed: int, network: str | None, address: str | None

@@ -1,8 +1,8 @@
 """AdaTune's figures 10 and 11 by replay: its parts put in one after the other, in trials and in seconds.
 
 The schemes are the paper's: AutoTVM (XGBoost, simulated annealing, the deterministic evaluator) in AdaTune's rounds of
-32; the random forest with expected improvement in place of XGBoost; contextual simulated annealing in place of a fixed
-epsilon; the adaptive evaluator in place of the deterministic one. A last one measures by our own rule instead.
+32; the random forest with expected improvement instead of XGBoost; contextual simulated annealing instead of a fixed
+epsilon; the adaptive evaluator instead of the deterministic one. A last one measures by our own rule instead.
 
 What a measurement says is made of what was recorded: the time of each micro-batch is one of those that the dataset has
 of the candidate, drawn at random, and the loop of the evaluator itself (:func:`devices.timing.evaluator.evaluate`) runs

@@ -7,7 +7,7 @@ interval is a paired bootstrap over the tasks, since tasks differ more than seed
 alone.
 
 ``--open`` lets the searches go anywhere in the sketches' spaces, with costs that a model of the records fills in
-(:mod:`bench.replay.open_replay`), in place of the recorded candidates alone. A rule has to be looked at in both: what
+(:mod:`bench.replay.open_replay`), instead of the recorded candidates alone. A rule has to be looked at in both: what
 brings nothing among a few hundred recorded ones may free a search that is stuck in the open.
 
 Backward elimination: take away what costs least, and name it with ``--without`` while the next is looked for.

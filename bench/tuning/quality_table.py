@@ -69,7 +69,7 @@ def table(result: Mapping[str, Any]) -> str:
     ours_header = ("ours, s", "times less", "times less than itself", "faster at equal time")
     header = ("network", "against", "s", "itself as fast after, s", *ours_header)
     curve_header = ("network", "s", "trials", "s of the device", "ms a run", "tasks with shipped records")
-    batch = f", batches of {details['peer_batch']} trials in place of 64" if details["peer_batch"] else ""
+    batch = f", batches of {details['peer_batch']} trials instead of 64" if details["peer_batch"] else ""
     ours = f"`{details['method']}`{_CLAIM.get(details['method'], '')}"
     said = f"Our method: {ours}. The peer: {details['peer_secs']:g} s{batch}. Seed {details['seed']}."
     mean_header = (

@@ -81,7 +81,8 @@ class LoadedCandidate:
         """Run the candidate once on each set of inputs of ``oracle``, and return why its outputs differ from the
         oracle's; empty if they agree. ``oracle`` has run before.
 
-        Before each run the output tensors are filled with values that differ from the oracle's outputs."""
+        Before each run the output tensors are filled with values that differ from the oracle's outputs.
+        """
         trace = self._artifact.trace
         for run in (each for each in oracle.runs(self.bench) if oracle.compares(each, trace)):
             check = Check(oracle.plan, run.special, run.outputs)

@@ -81,7 +81,7 @@ class LoadedNetwork:
                 return first_secs
             return calm_secs(self._timed, self._timed(1)[0], budget_secs)  # the first run allocates
 
-    def in_place(self, budget_secs: float) -> InNetworkTimes:
+    def kernel_times(self, budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel within the network, from runs that take about ``budget_secs`` together.
 
         Raises the errors of :meth:`outputs`, and UncheckedError for a plain TVM RPC server: only the process that runs

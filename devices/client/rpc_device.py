@@ -20,6 +20,7 @@ from devices.client.output_check import Oracle, OracleFailedError, OracleTimeout
 from devices.client.probe import Probe
 from devices.client.session import (
     NO_KEY,
+    ContextLostError,
     GpuUnusableError,
     ServerKey,
     SessionLostError,
@@ -28,6 +29,7 @@ from devices.client.session import (
     SessionUnreachedError,
 )
 from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
+from devices.client.shared_memory import NoRoomError
 from devices.client.workbench import Workbench
 from devices.cuda.errors import context_lost_by, said
 from devices.error_text import last_line
@@ -193,6 +195,9 @@ class RpcDevice:
                     self._lost_exit()
                 except SessionUnreachedError as error:
                     unreached = DeviceUnreachableError(self.device_id, str(error))
+                except ContextLostError as error:
+                    self._lost_exit()
+                    oracle.ended_session(str(error))
                 except SessionLostError:
                     end = self._lost_exit()
                     if end and not ended_from_outside(end):
@@ -258,10 +263,10 @@ class RpcDevice:
         arguments: list[RoundArguments] = []
         for artifact in artifacts:
             oracle = self._oracles[artifact.task_id]
-            left_secs = deadline - time.monotonic()
-            if left_secs <= 0:
+            if time.monotonic() >= deadline:
                 return None
-            with bench.session.deadline(left_secs):
+            # Past the deadline the session would be cut, and all its tensors would be lost.
+            with bench.session.deadline(self._connection.timeout_secs):
                 module = bench.load(artifact.library)
                 loaded += [module, *bench.arguments(artifact, module, oracle.positive)]
             arguments.append(RoundArguments.of(artifact, not (oracle.positive or oracle.plan.rounds)))
@@ -312,6 +317,9 @@ class RpcDevice:
                 end = self._lost_exit()
             except SessionLostError as lost:
                 return Measurement(Outcome.DEVICE_LOST, detail=f"{lost_error}; then {lost}")
+            if isinstance(error, ContextLostError):
+                oracle.ended_session(str(error))
+                return measured
             if not end or ended_from_outside(end):
                 return loss_measurement(lost_error, end, None)
             oracle.ended_session(end)
@@ -331,7 +339,8 @@ class RpcDevice:
         If the session was lost, the server is asked how it ended.
         """
         if not isinstance(error, SessionLostError):
-            outcome = Outcome.KILLED if is_shortage(error) else Outcome.RUN_ERROR
+            # Without memory for the task's own tensors no candidate of it can run now.
+            outcome = Outcome.KILLED if is_shortage(error) or isinstance(error, NoRoomError) else Outcome.RUN_ERROR
             return Measurement(outcome, detail=said(error))
         if self._connection.bench is None:  # no session could be opened
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))

@@ -21,7 +21,7 @@ def loss_measurement(error: SessionLostError, end: str | None, rule: StopRule | 
 
     Args:
         error: how the session was lost.
-        end: how the session ended, as the server says; None for a server that cannot tell.
+        end: how the session ended, as the server says; ``None`` for a server that cannot tell.
         rule: rule by which the candidate ran; ``None`` if it did not run, so that the loss is no fault of its kernel.
     """
     if end is not None and ended_from_outside(end):

@@ -1,11 +1,12 @@
-"""CUDA source to machine code for a GPU that is not here: NVRTC through its C interface, or nvcc.
+"""Compilation of CUDA source to machine code for a GPU that need not be in this machine: by NVRTC's C interface, or
+nvcc.
 
 TVM 0.27 leaves the source in the library that it exports, and compiles it on the device when a kernel is first called:
 that is slow, and invalid source is found only then. Here the build host compiles it, and the machine code travels as a
 comment in front of the source. A device with our callback (:func:`install_loader`) takes the code from there; any other
-TVM takes the source as before.
+TVM compiles the source as before.
 
-Loads no TVM: our device server needs the half that reads.
+This module does not load TVM: our device server needs its functions that read machine code.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PREAMBLE = """\
 #define NAN __int_as_float(0x7fffffff)
 """
 # The names of libcu++ that TVM's source uses when NVRTC compiles it. Reading the real headers takes 1.2 s for every
-# kernel, the kernel itself 0.05 s.
+# kernel, compiling the kernel 0.05 s.
 _HEADERS = {
     "cuda/std/cstdint": """\
 #pragma once
@@ -107,8 +108,8 @@ class CudaCompiler:
 @cache
 def find_compiler() -> CudaCompiler | None:
     """Return the nvcc that the variable FLEET_TUNE_NVCC names, NVRTC from its Python package, NVRTC or nvcc from a CUDA
-    toolkit on this machine, in this order; None without. Raises :class:`CudaCompilerError` where the variable names no
-    program."""
+    toolkit on this machine, in this order; ``None`` if there is none. Raises :class:`CudaCompilerError` if the variable
+    names no program."""
     named = os.environ.get(NVCC_VARIABLE, "")
     if named:
         path = shutil.which(named)
@@ -133,7 +134,7 @@ def find_compiler() -> CudaCompiler | None:
 
 
 def require_compiler() -> CudaCompiler:
-    """Return the result of :func:`find_compiler`; raises :class:`CudaCompilerError` where there is none."""
+    """Return the result of :func:`find_compiler`; raises :class:`CudaCompilerError` if there is none."""
     compiler = find_compiler()
     if compiler is None:
         raise CudaCompilerError(
@@ -145,7 +146,8 @@ def require_compiler() -> CudaCompiler:
 
 @cache
 def describe() -> str:
-    """Return the compiler of this machine with its version: equal texts for equal machine code. Empty without one."""
+    """Return the name and version of this machine's compiler; empty if there is none. Equal texts mean equal machine
+    code."""
     compiler = find_compiler()
     if compiler is None:
         return ""
@@ -160,9 +162,9 @@ def describe() -> str:
 
 @contextlib.contextmanager
 def compiling_for(target: str) -> Iterator[None]:
-    """Within the block, what TVM builds for the canonical CUDA ``target`` carries its machine code.
+    """Within the block, libraries that TVM builds for the canonical CUDA ``target`` contain machine code.
 
-    Without a compiler on this machine the source travels alone and the device compiles it, as in plain TVM.
+    If this machine has no compiler, they contain the source alone, and the device compiles it, as in plain TVM.
     """
     arch = _arch(target)
     compiler = find_compiler() if arch else None
@@ -175,15 +177,15 @@ def compiling_for(target: str) -> Iterator[None]:
         return with_code(source, arch, compiler.compile(source, arch))
 
     before = tvm_ffi.get_global_func(_COMPILE, allow_missing=True)
-    # A build also asks for the machine code where TVM's CUDA runtime is loaded, as on every machine with a GPU: it is
-    # there already. TVM's own compiler would take seconds for each kernel.
+    # If TVM's CUDA runtime is loaded, as on every machine with a GPU, a build also asks this callback for machine code.
+    # Ours takes it from the source. TVM's own compiler would take seconds for each kernel.
     install_loader(lambda: arch)
     tvm_ffi.register_global_func(_POSTPROC, compiled, override=True)
     try:
         yield
     finally:
         tvm_ffi.register_global_func(_POSTPROC, _unchanged, override=True)
-        if before is not None:  # in a process that also loads kernels, for a GPU of its own
+        if before is not None:  # this process also loads kernels, for its own GPU
             tvm_ffi.register_global_func(_COMPILE, before, override=True)
 
 
@@ -193,7 +195,8 @@ def with_code(source: str, arch: str, code: bytes) -> str:
 
 
 def split_code(text: str) -> tuple[str, str, bytes]:
-    """Return source, architecture and machine code of what :func:`with_code` made; empty ones where there is no code.
+    """Return the source, architecture and machine code in a text of :func:`with_code`. Architecture and code are empty
+    if it has no code.
 
     Raises ValueError for a damaged comment.
     """
@@ -208,7 +211,7 @@ def split_code(text: str) -> tuple[str, str, bytes]:
 
 
 def install_loader(device_arch: Callable[[], str]) -> None:
-    """Have TVM on a device take machine code that was built with a kernel, and compile the source where there is none.
+    """Make TVM on a device use the machine code that comes with a kernel, and compile the source if there is none.
 
     ``device_arch``: returns the GPU's architecture (``"sm_87"``); called when a source has to be compiled.
     """
@@ -226,14 +229,14 @@ def _unchanged(source: str, *_target: Any) -> str:
 
 
 def _arch(target: str) -> str:
-    """Return the GPU architecture of a canonical target; empty where it is not for CUDA."""
+    """Return the GPU architecture of a canonical target; empty if it is not for CUDA."""
     attributes = json.loads(target)
     return str(attributes.get("arch", "")) if attributes["kind"] == "cuda" else ""
 
 
 def package_folders() -> list[Path]:
-    """Return the folders of NVIDIA's Python packages: ``nvidia/cu13`` with everything, or one for each of CUDA 12's
-    parts."""
+    """Return the folders of NVIDIA's Python packages: ``nvidia/cu13`` with everything, or one folder for each part of
+    CUDA 12."""
     spec = importlib.util.find_spec("nvidia")
     places = [Path(place) for place in dict.fromkeys(spec.submodule_search_locations or ())] if spec else []
     packages = [folder for place in places for folder in sorted(place.glob("cu[0-9]*"), reverse=True)]
@@ -243,8 +246,7 @@ def package_folders() -> list[Path]:
 
 
 def _header_folders(roots: Sequence[Path]) -> tuple[str, ...]:
-    """Return the folders of CUDA's headers under ``roots``; none where a header that TVM's source includes is
-    missing."""
+    """Return the folders of CUDA's headers under ``roots``; none if a header that TVM's source includes is missing."""
     folders = [root / "include" / part for root in roots for part in ("", "cccl")]
     present = tuple(str(folder) for folder in folders if folder.is_dir())
     needed = ("cuda_fp16.h", "mma.h", "crt/mma.h")
@@ -283,8 +285,8 @@ def _nvrtc(library: str, source: str, arch: str, includes: Sequence[str]) -> byt
 
 @cache
 def _load_nvrtc(library: str) -> ctypes.CDLL:
-    """Return NVRTC, with its built-in functions: it opens their library by its name alone, which the loader does not
-    find in the folder of a Python package."""
+    """Load NVRTC and the library of its built-in functions. NVRTC opens that library by its name alone, and the
+    system's loader does not find it in the folder of a Python package."""
     for builtins in Path(library).parent.glob("libnvrtc-builtins.so.*"):
         ctypes.CDLL(str(builtins))
     nvrtc = ctypes.CDLL(library)

@@ -1,8 +1,8 @@
 """A network's kernels as one CUDA graph: the host launches them by one call, not one by one.
 
 A launch takes the host about as long as a small kernel takes the GPU. TVM captures the kernels at the first call and
-replays them afterwards; those that read the network's inputs or write its outputs stay outside, since these are at new
-addresses in each call.
+replays them afterwards; kernels that read the network's inputs or write its outputs stay outside, since inputs and
+outputs have new addresses in each call.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _USE = "relax.backend.use_cuda_graph"
 
 
 def use_cuda_graph() -> tvm.transform.Pass:
-    """Return the pass that has ``main`` replay a CUDA graph. ``main_by_kernel`` is ``main`` without one.
+    """Return the pass that makes ``main`` replay a CUDA graph, and adds ``main_by_kernel``: ``main`` without the graph.
 
-    It takes a module whose memory is planned (``StaticPlanBlockMemory``) and whose ``main`` tells its inputs from its
-    weights (``num_input``): weights must be the same tensors in every call of a virtual machine.
+    It takes a module whose memory is planned (``StaticPlanBlockMemory``) and whose ``main`` has the attribute
+    ``num_input``, which tells inputs from weights: weights must be the same tensors in every call of a virtual machine.
     """
 
     def rewrite(module: Any, _context: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Errors of CUDA after which a process can run nothing more on the device, and what CUDA says in TVM's messages.
+"""CUDA errors after which a process can no longer use its GPU, and CUDA's part of TVM's error messages.
 
-CUDA calls the first kind sticky: the context is corrupt, and every later call in the process fails with the same error
+CUDA calls most of them sticky: the context is corrupt, and every later call in the process fails with the same error
 (CUDA driver API, ``CUresult``: "leaves the process in an inconsistent state and any further CUDA work will return the
-same error"). The second kind says that there is no device to use, or no driver. Here they stand by their names in the
-driver's interface, and by what the runtime's ``cudaGetErrorString`` says of them.
+same error"). The others say that there is no usable device, or no driver. Each error is listed with its name in the
+driver API and its text from the runtime's ``cudaGetErrorString``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from devices.error_text import last_line, line_with
 
 
 class LostBy(Enum):
-    """The side at fault where a process cannot use its GPU any more."""
+    """The side at fault if a process cannot use its GPU any more."""
 
     KERNEL = "kernel"
     DEVICE = "device"
@@ -60,8 +60,9 @@ def context_lost_by(text: str) -> LostBy | None:
 
 
 def said(error: BaseException) -> str:
-    """Return an exception as one line: its type and what CUDA says, the last line where the error is not CUDA's.
+    """Return an exception as one line: its type and the line of CUDA's error, or the last line if the error is not
+    CUDA's.
 
-    Behind what CUDA says of a launch, TVM puts the whole source of the kernel.
+    After CUDA's error of a launch, TVM's message has the whole source of the kernel.
     """
     return line_with(error, _SAID) or last_line(error)

@@ -7,16 +7,17 @@ from typing import Any
 import tvm
 from tvm.tirx import PrimFunc
 
-# Without it TVM lets a float32 buffer in shared memory take the place of a float16 one, and then refuses it: no kernel
-# on tensor cores that sums in another type than it multiplies would build.
+# Without this option TVM lets a float32 buffer in shared memory take the place of a float16 buffer, and then rejects
+# it: kernels on tensor cores that multiply in one type and sum in another would not build.
 _MERGED = "tirx.merge_static_smem"
 _UNPLACED = "buffer_byte_offsets"
-"""Part of TVM's message where it does not find the buffer that threads share to sum up among the merged buffers."""
+"""Part of TVM's error message if the shared buffer of a reduction over threads is missing among the merged buffers."""
 
 
 def lowered_for_cuda(lowering: tvm.transform.Pass) -> tvm.transform.Pass:
-    """Return ``lowering``, applied to each CUDA kernel by itself: with its shared memory merged, and without where TVM
-    fails with it, as it does at the reductions over threads of a softmax. The option is one of the whole module."""
+    """Return a pass that applies ``lowering`` to each CUDA kernel by itself, with merged shared memory. If TVM fails
+    with that, as it does for the reductions over threads of a softmax, the kernel is lowered without it. The option
+    would hold for a whole module."""
 
     def lower(module: Any, context: Any) -> Any:
         kernels = {variable: each for variable, each in module.functions.items() if _is_for_cuda(each)}

@@ -11,11 +11,11 @@ from devices.error_text import last_line
 
 
 def prepare_cuda() -> str:
-    """Have TVM run CUDA kernels, as far as this machine can: without NVIDIA's driver nothing changes. Return why TVM's
-    CUDA part cannot be loaded, in one line; empty where it is.
+    """Prepare TVM to run CUDA kernels, as far as this machine can: without NVIDIA's driver nothing changes. Return why
+    TVM's CUDA part cannot be loaded, in one line; empty if it is loaded.
 
-    TVM's runtime library alone does not contain CUDA's part, and that part needs CUDA's own runtime library, which may
-    come as a Python package that the loader does not search.
+    TVM's CUDA part is a library of its own. It needs CUDA's runtime library, which may be in a Python package that the
+    system's loader does not search.
     """
     from tvm.base import _LOADED_LIBS
     from tvm_ffi.libinfo import load_lib_ctypes
@@ -37,8 +37,8 @@ def prepare_cuda() -> str:
 
 
 def gpu_problem(unloaded: str) -> str:
-    """Return why this process cannot use a GPU, in one line; empty where it can. It begins to use CUDA: no process may
-    be forked from this one afterwards that uses CUDA too.
+    """Return why this process cannot use a GPU, in one line; empty if it can. This initializes CUDA: a process that is
+    forked from this one afterwards must not use CUDA.
 
     ``unloaded``: the result of :func:`prepare_cuda`.
     """

@@ -1,8 +1,8 @@
-"""Peak rates of the tensor cores of CUDA devices: the maker's figures for each architecture, nothing measured.
+"""Peak rates of the tensor cores of CUDA devices: NVIDIA's figures for each architecture, not measured.
 
-The products are of 16-bit floats and dense, at the rate that the architecture papers give for sums of 16 bits (on
-consumer cards sums of 32 bits run at half of it). A multiprocessor of compute capability 9.0 reaches its figure only
-with instructions other than WMMA, which TVM uses.
+The rates are for dense products of 16-bit floats with 16-bit sums, from the architecture papers. (On consumer cards
+32-bit sums run at half the rate.) TVM uses WMMA instructions, with which a multiprocessor of compute capability 9.0
+does not reach its rate.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _BY_CAPABILITY = {
 
 
 def tensor_cores(capability: str) -> TensorCores:
-    """Return the tensor cores of a compute capability (``"8.0"``); 0 and 0 for one that has none or is not known
-    here."""
+    """Return the tensor cores of a compute capability (``"8.0"``); 0 and 0 if it has none or is not in the table."""
     return _BY_CAPABILITY.get(capability, TensorCores(0, 0))
 
 

@@ -1,8 +1,8 @@
-"""A mend of TVM's code generator for CUDA, which takes vectors that memory no longer holds.
+"""A workaround for TVM's code generator for CUDA, which reuses stale values of vectors.
 
-It names the operands of a vector expression (``float4 v_ = *(float4*)(shared + 4)``), and uses the name again where
-the same text comes back in the same scope: also after the memory was written anew, as it is where a loop over the parts
-of a tile is unrolled. In a scope of its own each store reads what is there.
+The generator assigns the operands of a vector expression to variables (``float4 v_ = *(float4*)(shared + 4)``). It uses
+such a variable again if the same expression occurs again in the same scope, even if the memory was written in between,
+as in an unrolled loop over the parts of a tile. A store in a scope of its own reads the current values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm_ffi import structural_map, structural_walk
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def separate_vector_stores(function: Any, _module: Any, _context: Any) -> Any:
-    """Put each store of a vector that is made of others into a scope of its own: a loop of one iteration, which costs
+    """Put each store whose value is computed from vectors into a scope of its own: a loop of one iteration, which costs
     nothing."""
 
     def separate(store: BufferStore) -> Any:

@@ -28,15 +28,16 @@ class _Moment(NamedTuple):
 class BackgroundLoad:
     """A context that measures how many processor cores other processes used on average.
 
-    Cores that ``threads`` threads leave free do not count (0: as many threads as there are processors), and only
-    processors that this process may use do. Its descendants count as itself; a process that leaves the family
-    meanwhile, a daemon, counts as another.
+    Only processors that this process may use count. As many cores as ``threads`` threads leave free are subtracted (0:
+    as many threads as there are processors). Descendants of this process count as this process; a daemon, which leaves
+    the process tree, counts as another process.
 
-    The system counts in hundredths of a second: the result says little for spans of less than some tenths.
+    The system counts time in hundredths of a second, so the result says little for spans of less than some tenths of a
+    second.
     """
 
     def __init__(self, threads: int = 0) -> None:
-        #: The result, known at the end; None where the system does not tell.
+        #: The result, known at the end; ``None`` if the system does not report it.
         self.cores: float | None = None
         self._threads = threads
         self._began: _Moment | None = None
@@ -61,7 +62,7 @@ def _usable() -> set[int]:
 
 
 def _now() -> _Moment | None:
-    """Return the clocks now; None where the system does not tell."""
+    """Return the clocks now; ``None`` if the system does not report them."""
     with contextlib.suppress(OSError, RuntimeError, psutil.Error):
         each = psutil.cpu_times(percpu=True)
         times = [each[at]._asdict() for at in _usable() if at < len(each)]

@@ -1,7 +1,7 @@
 """Name, clock and memory of a board whose CPU and GPU are one chip: an NVIDIA Jetson. Runs on the device.
 
-All is read from files that any user may read, as ``/proc/device-tree`` and ``/sys/class/devfreq``. On another machine
-the functions return nothing.
+Everything is read from files that any user may read, such as ``/proc/device-tree`` and ``/sys/class/devfreq``. On
+another machine the functions find nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from devices.host.system_files import text_of
 
 GPU_NODE = re.compile(r"gpu|gm20b|gp10b|gv11b|ga10b|gb10b")
-"""Names of a GPU on the chip: that of its node in the device tree, or of its generation, from the Nano to Thor."""
+"""Names of a GPU on the chip: the name of its node in the device tree, or of its generation, from the Nano to Thor."""
 
 
 def is_board(root: Path = Path("/")) -> bool:
@@ -26,7 +26,7 @@ def board_name(root: Path = Path("/")) -> str:
 
 
 def gpu_clock_folder(root: Path = Path("/")) -> Path | None:
-    """Return the folder of devfreq that tells the clock of the GPU on a Jetson's chip; None without one.
+    """Return the folder of devfreq that tells the clock of the GPU on a Jetson's chip; ``None`` if there is none.
 
     Its name is ``17000000.ga10b`` on an Orin with JetPack 5, ``17000000.gpu`` with JetPack 6.
     """
@@ -38,10 +38,10 @@ def gpu_clock_folder(root: Path = Path("/")) -> Path | None:
 
 
 def shared_free_bytes(root: Path = Path("/")) -> int | None:
-    """Return the bytes that a GPU may allocate which has no memory of its own, those that the host has available; None
+    """Return the bytes that a GPU without memory of its own may allocate: the available memory of the host. ``None``
     for any other GPU.
 
-    CUDA's own figure lacks what the kernel gives back when it is asked for memory, as the cache of files.
+    CUDA's own figure lacks the memory that the kernel gives up on demand, such as the page cache.
     """
     stated = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     return int(stated[1]) << 10 if stated is not None and is_board(root) else None

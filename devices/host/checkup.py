@@ -1,6 +1,6 @@
 """Checks of a host on which kernels are built and measured: what makes runs fail, and what makes times spread.
 
-Each function looks at one thing. ``root`` is where the files of the system are; tests give their own.
+Each function checks one thing. ``root`` is the folder of the system's files; tests pass another one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LEAST_FILES = 4096
 _OTHERS_CORES = 0.1
 _LOAD_SECS = 1.0
 _FAST_CLOCKS = ("tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page", "xen", "riscv_clocksource")
-"""Clock sources that are read without a call of the system."""
+"""Clock sources that are read without a system call."""
 
 
 def host_diagnoses(folders: Iterable[Path], root: Path = Path("/")) -> Iterator[Diagnosis]:
-    """Check this host. ``folders``: those that runs write into. It takes a second."""
+    """Check this host. ``folders``: folders that runs write into. It takes a second."""
     yield processor(root)
     yield governor(root)
     yield clock(root)
@@ -52,7 +52,7 @@ def processor(root: Path) -> Diagnosis:
     name = f"{processor_name(root)}, {cpus} CPUs" if cpus > 1 else f"{processor_name(root)}, 1 CPU"
     if quota < cpus:
         told = f"{name}, of which a quota allows {quota:g}: processes stand still for a part of each period"
-        return warning("processor", told, "give the container whole CPUs (--cpuset-cpus) in place of a quota")
+        return warning("processor", told, "give the container whole CPUs (--cpuset-cpus) instead of a quota")
     return good("processor", name)
 
 

@@ -1,9 +1,9 @@
 """Causes that lower the clock of a device's hardware while it works: heat, and more current than allowed.
 
-A Jetson tells of both. Heat raises the state of *cooling devices* (``/sys/class/thermal/cooling_device*``): alerts of
+A Jetson reports both. Heat raises the state of *cooling devices* (``/sys/class/thermal/cooling_device*``): alerts of
 the chip's firmware (``gpu-throttle-alert``), and limits that the kernel sets (``cpufreq-cpu0``,
 ``devfreq-17000000.gpu``). Over-current events are counted (``oc1_event_cnt``, 1 to 3: voltage too low, average, and
-momentary current too high). Fans are cooling devices too, and lower no clock.
+momentary current too high). Fans are cooling devices too, but lower no clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OTHER = {"cpu": ("gpu", "cv"), "cuda": ("cpu", "cv")}  # "cv": the accelerators
 
 @dataclass(frozen=True, slots=True)
 class ClockCauses:
-    """Causes that lower the clock at a moment, and counts of those until then."""
+    """Causes that lower the clock at a moment, and counts of the over-current events until then."""
 
     heat: frozenset[str] = frozenset()
     """Types of the cooling devices that are active now."""
@@ -29,8 +29,8 @@ class ClockCauses:
 
     @property
     def limits(self) -> frozenset[str]:
-        """Those of ``heat`` that lower the highest clock that is allowed, and the lowest one where that is above it;
-        alerts of the firmware leave both."""
+        """Cooling devices of ``heat`` that lower the highest allowed clock, and with it the lowest one if that were
+        above it. Alerts of the firmware change neither."""
         return frozenset(name for name in self.heat if _limited(name).startswith(("cpufreq-", "devfreq-")))
 
     def since(self, earlier: ClockCauses) -> tuple[str, ...]:
@@ -41,10 +41,11 @@ class ClockCauses:
 
 
 class ClockWatch:
-    """The files that tell what lowers the clock of a device, found once: a look reads a few numbers.
+    """The files that tell what lowers the clock of a device. They are searched once, so that :meth:`look` reads only a
+    few numbers.
 
-    Machines that are no Jetson tell nothing. ``kind``: ``"cpu"``, or ``"cuda"`` for a GPU on the chip; what concerns
-    the other one alone is passed over.
+    Only a Jetson has such files. ``kind``: ``"cpu"``, or ``"cuda"`` for a GPU on the chip; causes that concern only the
+    other one are left out.
     """
 
     def __init__(self, root: Path = Path("/"), kind: str = "cpu") -> None:
@@ -61,7 +62,7 @@ class ClockWatch:
 
     @property
     def is_blind(self) -> bool:
-        """True where the system tells nothing."""
+        """True if the system reports no causes."""
         return not (self._states or self._counters)
 
     def look(self) -> ClockCauses:
@@ -76,11 +77,11 @@ def _lowers_clock(name: str, kind: str) -> bool:
     if limit.startswith("cpufreq-"):
         return kind == "cpu"
     if limit.startswith("devfreq-"):
-        # That of the video encoder has its node's name too; newer kernels give a number alone.
+        # The video encoder's device has the name of its node too; newer kernels give a number alone.
         return kind == "cuda" and (GPU_NODE.search(limit) is not None or limit.removeprefix("devfreq-").isdigit())
     return name.endswith("-alert") and not name.startswith(_OTHER[kind])
 
 
 def _limited(name: str) -> str:
-    """Return the type of a cooling device as every kernel writes it."""
+    """Return the type of a cooling device without the prefix that only some kernels write."""
     return name.removeprefix("thermal-")

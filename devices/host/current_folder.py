@@ -1,8 +1,8 @@
 """The current folder of a process, which may vanish.
 
-Ray unpacks the files of a job into a folder in which the job runs, and may do so once more while it runs already: then
-the current folder has no name any more, though its path exists. Native libraries that ask for it while they are loaded
-end the process: torch's oneMKL does, with the code 2.
+Ray unpacks the files of a job into the folder in which the job runs, and may do so again while the job runs. Then
+another folder has the path of the current folder, which is removed. Native libraries that ask for the current folder
+while they are loaded then end the process: torch's oneMKL does, with exit code 2.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class CurrentFolderError(UserError):
 
 
 def enter_replaced_folder() -> None:
-    """Enter the current folder anew where it was replaced by another one of the same path. Raises
-    :class:`CurrentFolderError` where it was removed."""
+    """If the current folder was replaced by another one at the same path, enter that one. Raises
+    :class:`CurrentFolderError` if it was only removed."""
     path = os.environ.get("PWD", "")
     deadline = time.monotonic() + _AGAIN_SECS
     while not _has_current_folder():
@@ -39,7 +39,7 @@ def enter_replaced_folder() -> None:
 
 
 def enter_any_folder() -> None:
-    """Enter the folder as :func:`enter_replaced_folder` does, or the root where it was removed: for a process whose
+    """Enter the folder as :func:`enter_replaced_folder` does, or the root folder if it was removed: for a process whose
     paths are all absolute."""
     try:
         enter_replaced_folder()
@@ -48,8 +48,8 @@ def enter_any_folder() -> None:
 
 
 def leave_current_folder_in_thread() -> None:
-    """Give the calling thread a current folder of its own, the root, which nobody removes. Where the system does not
-    allow that (some containers), the thread goes on with that of its process."""
+    """Give the calling thread a current folder of its own, the root, which nobody removes. If the system does not allow
+    this (some containers), the thread keeps the current folder of its process."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(_CLONE_FS) == 0:

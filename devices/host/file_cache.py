@@ -29,9 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 def user_folder() -> Path:
-    """Return the folder in the user's cache, for results that runs share, and where a run's own folder is not visible.
+    """Return the folder in the user's cache, for results that runs share, and for machines on which a run's own folder
+    is not visible.
 
-    For a user without a home it is one that cannot be made: nothing is kept, and the log says so.
+    For a user without a home folder, return a path that cannot be made: nothing is kept, and the log says so.
     """
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -43,13 +44,13 @@ def user_folder() -> Path:
 class FileCache:
     """A cache of byte strings, for several processes and threads at a time.
 
-    A disk that is full or cannot be written disables the cache, with one warning in the log, and nothing else.
+    If the disk is full or not writable, results are not kept. The log gets one warning, and nothing fails.
 
     Args:
         folder: created when the first bytes are stored.
         suffix: ending of the names of the files.
         what: what the files hold, for the log.
-        limit_bytes: size from which on the files not used for longest are removed.
+        limit_bytes: size above which the least recently used files are removed.
     """
 
     def __init__(self, folder: Path, suffix: str, what: str, limit_bytes: int = DEFAULT_BYTES) -> None:
@@ -64,7 +65,7 @@ class FileCache:
         self._writable = True
 
     def find(self, key: str) -> bytes | None:
-        """Return the bytes stored under ``key``; None without any."""
+        """Return the bytes stored under ``key``; ``None`` if there are none."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -125,7 +126,7 @@ class FileCache:
 
 
 def key_of(parts: Iterable[str]) -> str:
-    """Return the key of what ``parts`` decide."""
+    """Return the key of a result that depends on ``parts``."""
     digest = hashlib.blake2b(digest_size=20)
     for part in parts:
         content = part.encode()

@@ -19,7 +19,7 @@ from devices.host.power_mode import power_mode
 def native_target() -> str:
     """Return the canonical JSON text of this machine's CPU as a target.
 
-    A process of its own finds it: LLVM, which knows the CPU's name, is not in TVM's runtime library.
+    A separate process finds it: LLVM, which knows the CPU's name, is not in TVM's runtime library.
     """
     environment = {key: value for key, value in os.environ.items() if key != "TVM_USE_RUNTIME_LIB"}
     code = "from devices.host.children.child import load_tvm; load_tvm()\n"
@@ -31,8 +31,8 @@ def native_target() -> str:
 
 def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return the description of this machine: processor, threads of TVM's pool, cache sizes of core 0 by level,
-    versions of TVM, the processor's microcode, the GPU's driver, and the power mode by kind of device (empty where the
-    kernel does not tell)."""
+    versions of TVM, the processor's microcode, the GPU's driver, and the power mode by kind of device (empty if the
+    kernel does not report it)."""
     import tvm
 
     return {
@@ -47,8 +47,8 @@ def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ
 
 
 def processor_name(root: Path = Path("/")) -> str:
-    """Return the processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number); of a
-    Jetson, whose model name there is the same for all, the board's."""
+    """Return the processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number); for a
+    Jetson, the name of the board: there the model name is the same for all of them."""
     board = board_name(root)
     if board:
         return board
@@ -61,7 +61,7 @@ def processor_name(root: Path = Path("/")) -> str:
 
 
 def gpu_driver(root: Path = Path("/")) -> str:
-    """Return the version of NVIDIA's driver, on a Jetson that of its Linux; empty without one."""
+    """Return the version of NVIDIA's driver, on a Jetson the version of its Linux; empty if there is neither."""
     with contextlib.suppress(OSError):
         found = re.search(r"\b\d+\.\d+(\.\d+)*\b", (root / "proc/driver/nvidia/version").read_text(errors="replace"))
         if found:
@@ -85,13 +85,14 @@ def _processor_fields(root: Path) -> dict[str, str]:
 
 
 def cache_sizes(root: Path = Path("/")) -> dict[str, int]:
-    """Return the bytes of the data caches of core 0, by level ("1", "2", "3"); empty where the kernel does not tell."""
+    """Return the bytes of the data caches of core 0, by level ("1", "2", "3"); empty if the kernel does not report
+    them."""
     return {level: size for level, (size, _) in _data_caches(root, 0).items()}
 
 
 def last_caches_bytes(cpus: Iterable[int], root: Path = Path("/")) -> int:
-    """Return the bytes of the last caches of these CPUs together, each once: processors of several dies, and several
-    processors, have one for each. 0 where the kernel does not tell."""
+    """Return the bytes of the last-level caches of these CPUs together. Each cache counts once: every processor, and
+    every die of a processor, has its own. 0 if the kernel does not report them."""
     last = {}
     for cpu in cpus:
         caches = _data_caches(root, cpu)

@@ -1,8 +1,8 @@
-"""Temporary folders that are removed when their owner is gone, however it ended.
+"""Temporary folders that are removed after their owner has ended, however it ended.
 
-The owner holds a lock on the folder itself (flock(2)), which the kernel frees with the process. So a folder of these
-names that nobody has locked is abandoned, at whatever moment its owner was killed, and also where a process that
-outlived the owner has made it again.
+The owner holds a lock on the folder itself (flock(2)), which the kernel releases when the process ends. So a folder
+with such a name that nobody has locked is abandoned. This holds at whatever moment its owner was killed, and also if a
+process that outlived the owner has made the folder again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-# Names that people do not give to folders of their own, since what has them is removed.
+# Names that people do not give to folders of their own: abandoned folders with such names are removed.
 _PREFIX = "fleet-tune-tmp-"
 _NAME = re.compile(rf"{_PREFIX}[a-z]+-[a-z0-9_]{{8}}")
 
@@ -25,7 +25,7 @@ _NAME = re.compile(rf"{_PREFIX}[a-z]+-[a-z0-9_]{{8}}")
 def owned_folder(name: str, parent: Path | None = None) -> Iterator[Path]:
     """Make a new folder that this user alone may enter, with ``name`` in its name; removed at the end.
 
-    ``parent``: None for the usual place of temporary files. Raises OSError where it cannot be made.
+    ``parent``: ``None`` for the usual place of temporary files. Raises OSError if the folder cannot be made.
     """
     folder, lock = make_locked(name, parent)
     try:
@@ -42,7 +42,7 @@ def make_locked(name: str, parent: Path | None = None) -> tuple[Path, int]:
         # Another process may take it for abandoned before it is locked.
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            # Some network file systems lock no folder. There nobody gets the lock, and such folders stay.
+            # Some network file systems cannot lock folders. There nobody gets the lock, and abandoned folders stay.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if folder.exists():
@@ -51,7 +51,7 @@ def make_locked(name: str, parent: Path | None = None) -> tuple[Path, int]:
 
 
 def remove_locked(folder: Path, lock: int) -> None:
-    """Remove a folder of :func:`make_locked`, and give its lock back."""
+    """Remove a folder of :func:`make_locked`, and release its lock."""
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
 

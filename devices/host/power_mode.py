@@ -1,6 +1,6 @@
 """Power mode of a board whose CPU and GPU are one chip: an NVIDIA Jetson. Runs on the device.
 
-All is read from files that any user may read: what ``nvpmodel`` keeps (``/etc/nvpmodel.conf``,
+Everything is read from files that any user may read: the files of ``nvpmodel`` (``/etc/nvpmodel.conf``,
 ``/var/lib/nvpmodel/status``), and the limits of the clocks.
 """
 
@@ -17,18 +17,18 @@ from fleet_tune.base.power_text import HELD, LOWERED
 
 
 def power_mode(root: Path = Path("/"), kind: str = "cpu") -> str:
-    """Return the power mode of a Jetson, and whether its clock is held: equal texts for equal limits of the clocks;
-    empty elsewhere, and where nothing tells the mode.
+    """Return the power mode of a Jetson, and whether its clock is held. Equal texts mean equal limits of the clocks.
+    Empty on another machine, and if the mode is not known.
 
-    ``"MAXN (0, a3f0c1)"`` is the mode that ``nvpmodel -q`` tells, by name and number, with a digest of its settings,
-    which people edit. The clock of the CPU, or the GPU (``kind`` ``"cuda"``), is held after ``jetson_clocks``; else it
-    follows the load. Heat lowers the clock too; where it has left no room to follow the load, whether the clock is held
-    cannot be seen, and the text says so (see :mod:`fleet_tune.base.power_text`).
+    ``"MAXN (0, a3f0c1)"`` has the name and number of the mode that ``nvpmodel -q`` shows, and a digest of its settings,
+    which people may edit. After ``jetson_clocks`` the clock of the CPU, or the GPU (``kind`` ``"cuda"``), is held;
+    otherwise it follows the load. Heat lowers the highest clock. If heat has lowered it to the lowest clock, it cannot
+    be seen whether people hold the clock, and the text says so (see :mod:`fleet_tune.base.power_text`).
     """
     if not is_board(root):
         return ""
     settings = text_of(root / "etc/nvpmodel.conf")
-    # The file "pmode:0002 fmode:quiet" is there from the first change on; before that the default holds.
+    # The file "pmode:0002 fmode:quiet" exists from the first change of the mode on; before that the default holds.
     found = re.search(r"pmode:\s*(\d+)", text_of(root / "var/lib/nvpmodel/status"))
     found = found or re.search(r"^<\s*PM_CONFIG\s+DEFAULT=(\d+)", settings, re.MULTILINE)
     if found is None:  # in a container, for example
@@ -40,8 +40,8 @@ def power_mode(root: Path = Path("/"), kind: str = "cpu") -> str:
 
 
 def _clock_text(root: Path, kind: str) -> str:
-    """Return what stands behind the mode: whether the lowest clock that is allowed is the highest one, or the governor
-    always takes that."""
+    """Return the suffix of the mode: whether the lowest allowed clock equals the highest one, or the governor always
+    takes the highest."""
     if kind == "cuda":
         folder = gpu_clock_folder(root)
         limits = [] if folder is None else [[text_of(folder / name) for name in ("governor", "min_freq", "max_freq")]]
@@ -57,7 +57,7 @@ def _clock_text(root: Path, kind: str) -> str:
 
 
 def _digest(settings: str) -> str:
-    """Return a short digest of the lines of a mode, however they are spaced; comments do not count."""
+    """Return a short digest of the lines of a mode. Spacing and comments do not count."""
     lines = [" ".join(line.split()) for line in settings.splitlines()]
     kept = "\n".join(line for line in lines if line and not line.startswith("#"))
     return hashlib.blake2b(kept.encode(), digest_size=3).hexdigest()

@@ -20,13 +20,13 @@ class HostVersions:
 
 
 def this_host_versions() -> HostVersions:
-    """Return this machine, as this process sees it. Loads nothing of TVM."""
+    """Return the versions on this machine, as this process sees them. TVM is not loaded."""
     return HostVersions(socket.gethostname(), tvm_versions())
 
 
 def check_same_tvm(ours: HostVersions, what: str, theirs: HostVersions) -> None:
-    """Raise :class:`VersionsDifferError`, which names both, where ``theirs``, the machine of ``what``, has other
-    versions of TVM than ours."""
+    """Raise :class:`VersionsDifferError` if ``theirs`` has other versions of TVM than ``ours``. The error names both.
+    ``what``: the part of the run that is on their machine."""
     if theirs.tvm_versions != ours.tvm_versions:
         raise tvm_differs(f"{what} on {theirs.name}", _written(theirs.tvm_versions), _written(ours.tvm_versions))
 

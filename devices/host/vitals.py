@@ -23,14 +23,14 @@ from fleet_tune.base.device_state import HOT
 TEMPERATURE = "temperature_celsius"
 CLOCK = "clock_hertz"
 
-# Of a sensor that is switched off a Jetson says -256 degrees.
+# A Jetson reports -256 degrees for a sensor that is switched off.
 _LEAST_CELSIUS = -100.0
 
 
 def read_vitals(root: Path = Path("/"), kind: str = "cpu") -> dict[str, float]:
     """Return ``temperature_celsius`` (of the hottest zone, or the GPU) and ``clock_hertz`` (of the median core, or the
-    multiprocessors) of a device of this kind: ``"cpu"``, or ``"cuda"`` for the first GPU that this process sees. And
-    ``hot``: 1 while heat lowers the clock, 0 while it does not."""
+    multiprocessors) of a device of this kind: ``"cpu"``, or ``"cuda"`` for the first GPU that this process sees. Also
+    ``hot``, if the system reports it: 1 while heat lowers the clock, else 0."""
     watch = ClockWatch(root, kind)
     hot = {} if watch.is_blind else {HOT: float(bool(watch.look().heat))}
     if kind != "cuda":
@@ -43,7 +43,7 @@ def read_vitals(root: Path = Path("/"), kind: str = "cpu") -> dict[str, float]:
 
 
 def _cpu(root: Path) -> dict[str, float]:
-    # The zone of a Jetson's power supply tells the same, up to 100 degrees, whatever happens.
+    # The zone of a Jetson's power supply always reports the same temperature, up to 100 degrees.
     vitals = _hottest(root, lambda kind: not kind.startswith("pmic"))
     clocks = _numbers(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
     if clocks:
@@ -52,16 +52,17 @@ def _cpu(root: Path) -> dict[str, float]:
 
 
 def _gpu_on_chip(root: Path, folder: Path) -> dict[str, float]:
-    """Return the vitals of a GPU whose clock is told in ``folder``. Its zone is "GPU-therm" with JetPack 5,
-    "gpu-thermal" with JetPack 6; where that tells nothing, as while the GPU is switched off, "tj" is the hottest place
-    of the chip."""
+    """Return the vitals of a GPU on the chip. ``folder`` has the file of its clock. Its thermal zone is "GPU-therm"
+    with JetPack 5, "gpu-thermal" with JetPack 6. If the zone reports nothing, as while the GPU is switched off, the
+    zone "tj" is used: the hottest place of the chip."""
     vitals = _hottest(root, lambda kind: "gpu" in kind) or _hottest(root, lambda kind: kind.startswith("tj"))
     clock = number_of(folder / "cur_freq")
     return {**vitals, CLOCK: float(clock)} if clock > 0 else vitals  # 0 while it is switched off
 
 
 def _hottest(root: Path, counts: Callable[[str], bool]) -> dict[str, float]:
-    """Return the temperature of the hottest of those thermal zones whose type, in lower case, counts."""
+    """Return the temperature of the hottest thermal zone of which ``counts(type in lower case)`` is true; empty if
+    there is none."""
     zones: list[float] = []
     for file in root.glob("sys/class/thermal/thermal_zone*/temp"):
         with contextlib.suppress(OSError, ValueError):
@@ -84,8 +85,8 @@ def _numbers(root: Path, pattern: str) -> list[float]:
 def _gpu(visible: str) -> dict[str, float]:
     """Return the vitals of the first visible GPU.
 
-    ``visible``: numbers or UUIDs with commas between, as CUDA takes them; the first is this server's device 0. CUDA
-    counts as this library does with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, or where all GPUs are alike.
+    ``visible``: numbers or UUIDs separated by commas, as CUDA takes them; the first is this server's device 0. CUDA
+    numbers GPUs as NVIDIA's library does if ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set, or if all GPUs are alike.
     """
     first = visible.split(",")[0].strip()
     try:

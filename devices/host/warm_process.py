@@ -15,10 +15,10 @@ from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.errors import UserError
 
 _START_SECS = 120.0
-# A child that is killed from outside before it is ready says nothing of the installation, but so many do.
+# One child that is killed from outside before it is ready does not show a fault of the installation, but so many do.
 _KILLS = 3
 MEND_INSTALLATION = "check free memory (dmesg), and the installation: the versions of requirements.lock"
-"""The next step where a child process does not start."""
+"""The next step if a child process does not start."""
 
 
 class ChildStartError(UserError):
@@ -28,7 +28,7 @@ class ChildStartError(UserError):
 class ChildLostError(Exception):
     """A child process ended, or gave no answer in time; the text says how, in one line.
 
-    ``late``: true where it gave no answer in time.
+    ``late``: true if it gave no answer in time.
     """
 
     def __init__(self, reason: str, late: bool) -> None:
@@ -45,7 +45,7 @@ class WarmProcess:
         arguments: its command line.
         env: variables on top of this process' own.
         answer_secs: seconds without an answer after which a child counts as hung.
-        window: quiet window that stops it; such seconds do not count.
+        window: quiet window that stops the child; seconds in which it stands still do not count.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class WarmProcess:
         self._closed = False
 
     def start(self) -> None:
-        """Start the child if there is none, without waiting until it is ready, but for a window that is open. Raises
-        :class:`ChildStartError`."""
+        """Start the child if there is none. This waits for the end of an open quiet window, but not until the child is
+        ready. Raises :class:`ChildStartError`."""
         if self._closed:
             raise self._closed_error()
         if self._child is None:

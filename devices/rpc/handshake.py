@@ -1,18 +1,18 @@
-"""The server's side of TVM RPC's handshake, and what our own clients say in it beyond TVM's.
+"""The server's side of TVM RPC's handshake, and the options that our own clients add to it.
 
 A client sends ``[magic][length]["client:KEY option ..."]`` and gets the answer ``[code][length]["server:KEY"]`` once it
-is served; a code other than success turns it away. TVM's one option is ``-timeout=SECS``, the length of the session;
-plain servers ignore options that they do not know. Ours are:
+is served; a code other than success refuses it. TVM's one option is ``-timeout=SECS``, the length of the session; plain
+servers ignore options that they do not know. Ours are:
 
-- ``-name=NAME``: identifies the client. One that comes back replaces its own old session, which may hang on a
-  connection that is dead on the client's side alone; and it is told how that session ended, not how another client's
+- ``-name=NAME``: identifies the client. A client that comes back replaces its own old session, which may hang if only
+  the client's side of the old connection is dead. It is told how that session ended, not how another client's session
   did.
 - ``-challenge=NUMBER -proof=PROOF``: proves that the client knows the server's key (:mod:`devices.rpc.keys`).
 
-The key ``fleet-tune-watch`` asks for no session but for a second connection, on which every byte is answered by one for
-as long as the server lives. A plain server turns that key away: so its answer tells which kind of server it is. A
-server that has a key proves it there, for the number that came as ``-challenge``, and sends a number of its own, for
-which the client proves the key when it asks for a session.
+The key ``fleet-tune-watch`` does not ask for a session, but for a second connection on which the server answers every
+byte by one as long as it lives. A plain server refuses that key, so the answer tells which kind of server it is. A
+server that has a secret key proves it in its answer, for the number in ``-challenge``. It also sends a number of its
+own, for which the client proves the key when it asks for a session.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class ConnectedClient:
     connection: socket.socket
     key: str
     timeout_secs: float | None = None
-    """Length of the session that it asks for; None for no limit."""
+    """Longest duration of the session that it asks for; ``None`` for no limit."""
     name: str = ""
     """Empty where it gave none."""
     challenge: str = ""
-    """Number that it proves the key for; empty where it gave none."""
+    """Number for which it proves the key; empty if it gave none."""
     proof: str = field(default="", repr=False)
 
     @property
@@ -64,7 +64,7 @@ class ConnectedClient:
         return self.key == _WATCH_KEY
 
     def accept(self, key: str) -> None:
-        """Tell the client that it is served, by the server of ``key``; the connection then waits for what is sent.
+        """Tell the client that the server of ``key`` serves it. Reads from the connection block from then on.
 
         Raises HandshakeError if it is gone.
         """
@@ -72,8 +72,8 @@ class ConnectedClient:
         self.connection.setblocking(True)
 
     def accept_watcher(self, key: str, secret: bytes | None) -> str:
-        """Accept a client that watches. Returns the number for which it has to prove ``secret``; empty where there is
-        no secret."""
+        """Accept a client that watches. Returns the number for which it has to prove ``secret``; empty if there is no
+        secret."""
         if secret is None:
             self._answer(f"server:{key}")
             return ""
@@ -105,7 +105,7 @@ class ConnectedClient:
 
 
 class ClientHello:
-    """The first message of a new client, read as it arrives: nobody waits for it."""
+    """The first message of a new client. It is read as it arrives, without blocking."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -133,7 +133,7 @@ class ClientHello:
         return parsed(self._connection, bytes(self._said[2 * _INT.size :]))
 
     def _missing(self) -> int:
-        """Return the number of bytes that are known to come: nothing behind them is read."""
+        """Return the number of bytes of the message that are known to be missing. Nothing after the message is read."""
         head = 2 * _INT.size
         if len(self._said) >= _INT.size and _INT.unpack_from(self._said)[0] != MAGIC:
             raise HandshakeError("not a TVM RPC client")
@@ -161,11 +161,12 @@ def parsed(connection: socket.socket, said: bytes) -> ConnectedClient:
 def watch(connection: socket.socket, timeout_secs: float, secret: bytes | None, demanded: bool) -> str | None:
     """Start watching a server on a client's new connection.
 
-    Returns what to add to the key when asking this server for a session; None where it is not one of ours. Ours answers
-    every byte that is sent here from now on. ``demanded``: a server without ``secret`` is refused.
+    Returns the text to add to the key when this server is asked for a session; ``None`` if it is not our own server.
+    Our own server answers every byte that is sent on this connection from now on. ``demanded``: true to refuse a server
+    that has no key.
 
-    Raises HandshakeError if it says what no TVM RPC server says, KeyRefusedError for another key than ``secret``,
-    OSError if it is gone, TimeoutError past the deadline.
+    Raises HandshakeError if the answer is not that of a TVM RPC server, KeyRefusedError if the server does not have the
+    key ``secret``, OSError if it is gone, TimeoutError past the deadline.
     """
     deadline = time.monotonic() + timeout_secs
     challenge = new_challenge()

@@ -1,8 +1,8 @@
 """The key of a device server: a secret that its clients have too. It is never sent and never logged.
 
-Server and client prove to each other that they know it (:mod:`devices.rpc.handshake`): each sends a number that it has
-just drawn, and gets it back under the key (HMAC-SHA256). So a listener, or a fake server, learns no key, and a recorded
-handshake opens nothing a second time. The rest of the connection is TVM's, in plain text.
+Server and client prove to each other that they know it (:mod:`devices.rpc.handshake`): each sends a fresh random
+number, and the other side answers with its HMAC-SHA256 under the key. So a listener or a fake server does not learn the
+key, and a recorded handshake cannot be used again. The rest of the connection is TVM's, in plain text.
 
 A key is kept in a file that only its owner can read. This module needs only Python.
 """
@@ -38,13 +38,13 @@ def proof(key: bytes, *said: str) -> str:
 
 
 def proves(key: bytes, given: str, *said: str) -> bool:
-    """Return true if ``given`` is the proof of ``said``; takes as long for every wrong one."""
+    """Return true if ``given`` is the proof of ``said``; takes the same time for every wrong proof."""
     return hmac.compare_digest(given.encode(errors="replace"), proof(key, *said).encode())
 
 
 def default_key_file() -> Path:
-    """Return ``~/.config/fleet-tune/device.key``, for the servers and the runs of one user. Raises DeviceKeyError
-    without a home."""
+    """Return ``~/.config/fleet-tune/device.key``, for the servers and the runs of one user. Raises DeviceKeyError if
+    the user has no home folder."""
     try:
         base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     except RuntimeError as error:
@@ -55,7 +55,8 @@ def default_key_file() -> Path:
 def read_key(path: Path) -> bytes:
     """Return the key in the file at ``path``.
 
-    Raises DeviceKeyError where it cannot be read, others may read it, or what it holds is too short to be a secret.
+    Raises DeviceKeyError if it cannot be read, is not a regular file, others may access it, or it has too few or too
+    many bytes for a key.
     """
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
@@ -80,7 +81,7 @@ def read_key(path: Path) -> bytes:
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """Return the key in the file at ``path``, which is made, for its owner alone, where there is none. Raises
+    """Return the key in the file at ``path``. If there is no file, make one that only its owner can read. Raises
     DeviceKeyError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Linking on the device itself, for a build host that has no linker for it. Loads no TVM: it runs on small boards.
 
-The input is a tar archive of position-independent object files; ``ld`` makes one shared object of them, or a C compiler
-where the device has no ``ld``.
+The input is a tar archive of position-independent object files; ``ld`` links them to one shared object, or a C compiler
+does if the device has no ``ld``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINK_TIMEOUT_SECS = 60.0
 # Libraries that this process has loaded, by path: device, inode and time of change of the file.
 _LOADED: dict[Path, tuple[int, int, int]] = {}
 NO_LINKER = "no linker on the device"
-"""Answer of :func:`link_archive` where nothing can link."""
+"""Answer of :func:`link_archive` if the device has no linker."""
 _MAX_OBJECTS = 64
 
 
@@ -57,10 +57,11 @@ def link_archive(archive: Path, output: Path) -> str:
 
 @contextlib.contextmanager
 def linked(library: Path) -> Iterator[Path]:
-    """Provide ``library``, or the shared object it is linked to if it is an archive of objects, within the block.
+    """Provide the path of ``library`` within the block, or of the shared object that is linked from it if it is an
+    archive of objects.
 
-    A library at the path of another one that this process has loaded is copied: the system's loader gives out again
-    what it has loaded from the same path. Raises RuntimeError where it cannot be linked.
+    A library at the same path as another one that this process has loaded is copied: the system's loader would return
+    the one that it has loaded from that path. Raises RuntimeError if it cannot be linked.
     """
     with library.open("rb") as file:
         head = file.read(512)
@@ -81,7 +82,7 @@ def linked(library: Path) -> Iterator[Path]:
 
 
 def _unpack(archive: Path, folder: Path) -> list[Path]:
-    """Write the members of the archive to files under names of ours. Raises ValueError for anything but files."""
+    """Write the members of the archive to files whose names we choose. Raises ValueError for anything but files."""
     objects: list[Path] = []
     with tarfile.open(archive, "r:") as tar:
         for member in tar:

@@ -3,10 +3,11 @@
 TVM's own client waits for ever: for a tracker that is away (60 s and again), for one that says nothing, and for a free
 device. The protocol is small: a magic number, then messages of ``[int32 length][JSON]``, each answered by one.
 
-- ``UPDATE_INFO``: who we are, ``{"key": "server:KEY", "addr": [host, port]}``; the summary lists those who said so.
+- ``UPDATE_INFO``: who we are, ``{"key": "server:KEY", "addr": [host, port]}``; the summary lists the servers that have
+  sent it.
 - ``PUT``: we are free, and serve whoever names this *match key*. A match key is used once.
 - ``REQUEST``: give me a free server; answered as soon as there is one.
-- ``GET_PENDING_MATCHKEYS``: those of our match keys that were not handed out yet.
+- ``GET_PENDING_MATCHKEYS``: which of our match keys were not handed out yet?
 
 No TVM is loaded here: a board's server registers with this, and a device actor asks with it.
 """
@@ -36,7 +37,7 @@ _PRIORITY = 1  # TVM's default
 
 
 class TrackerError(Exception):
-    """The tracker could not be reached, did not answer in time, or said what no tracker says."""
+    """The tracker could not be reached, did not answer in time, or sent an invalid answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class TrackerClient:
 
     @classmethod
     def over(cls, connection: socket.socket, name: str, timeout_secs: float) -> TrackerClient:
-        """Return a client over a connection that is open already. ``name``: of the tracker, for messages."""
+        """Return a client over a connection that is open already. ``name``: name of the tracker in messages."""
         client = cls.__new__(cls)
         client._name, client._timeout_secs, client._socket = name, timeout_secs, connection
         client._greet(time.monotonic() + timeout_secs)
@@ -98,8 +99,8 @@ class TrackerClient:
         self._socket.close()
 
     def announce(self, key: str, host: str | None, port: int) -> None:
-        """Be listed as a server of ``key``. ``host`` None: the address that the tracker sees this connection come
-        from."""
+        """Register as a server of ``key``. ``host``: its address; ``None`` for the address from which the tracker sees
+        this connection come."""
         self._told(self.ask([_UPDATE_INFO, {"key": f"server:{key}", "addr": [host, port]}]), _SUCCESS)
 
     def put(self, key: str, host: str | None, port: int, match_key: str) -> None:
@@ -114,7 +115,7 @@ class TrackerClient:
         return [key for key in answer if isinstance(key, str)]
 
     def request(self, key: str, user: str, timeout_secs: float) -> ServerAddress:
-        """Return the next free server of ``key``. Closing the connection takes the request back."""
+        """Return the next free server of ``key``. Closing the connection withdraws the request."""
         try:
             answer = self.ask([_REQUEST, key, user, _PRIORITY], timeout_secs)
             code, (host, port, match_key) = answer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from devices.rpc.tracker import TrackerClient, TrackerError
 
-# Seconds between two questions to the tracker which of our match keys are still open. They also show that it is gone.
+# Seconds between two questions to the tracker: which of our match keys are unused? They also show that it is gone.
 PING_SECS = 1.0
 # Seconds after which a match key that was handed out and not used is replaced: its client has vanished (TVM's server
 # does the same).
@@ -27,7 +27,7 @@ class TrackerAddress:
     port: int
     key: str
     advertise: str | None = None
-    """Host that clients are told; None for the address that the tracker sees."""
+    """Host that the tracker tells clients; ``None`` for the address that the tracker sees."""
 
 
 class TrackerRegistration:
@@ -61,8 +61,8 @@ class TrackerRegistration:
             self._changed.notify()
 
     def free(self, after_secs: float = 0.0) -> None:
-        """Note that the session is over, and offer another one after ``after_secs``, in which the same client may come
-        back."""
+        """Note that the session is over, and offer another one after ``after_secs``. Within that time the same client
+        may come back."""
         with self._changed:
             self._free_at = time.monotonic() + after_secs
             self._changed.notify()
@@ -96,8 +96,8 @@ class TrackerRegistration:
                     self._match_key = ""
 
     def _keep_offering(self, connection: TrackerClient) -> None:
-        """Offer one match key after the other. Returns when an offer has to be taken back, which closing the connection
-        does."""
+        """Offer one match key after the other. Return when an offer has to be withdrawn: the caller then closes the
+        connection, which withdraws it."""
         tracker = self._tracker
         offered, handed_out_at = "", 0.0
         while True:

@@ -1,8 +1,8 @@
 """The device server: run by ``fleet-tune device serve``, and by a device actor for its own machine.
 
 It holds the listening socket, and keeps a child process on it that serves TVM RPC sessions
-(:mod:`devices.server.session_server`). A kernel that crashes costs its session's process; if the child itself dies or
-falls silent, a new one takes over the same socket, and clients that connect in between wait in its queue.
+(:mod:`devices.server.session_server`). A kernel that crashes ends only the process of its session. If the child itself
+dies or falls silent, a new one takes over the same socket, and clients that connect in between wait in its queue.
 
 This module needs only Python, numpy and TVM.
 """
@@ -55,23 +55,23 @@ class ServerAddressError(UserError):
 class DeviceServer:
     """A supervised TVM RPC server for one device. It ends with the process that started it, also when that is killed.
 
-    Anybody who reaches the port, and knows ``secret``, can run code as this user; what they send is plain text. So the
-    default address is loopback. Raises AccountError for a user that it cannot become.
+    Anybody who reaches the port, and knows ``secret``, can run code as this user. The traffic is plain text. So the
+    default address is loopback. Raises AccountError if ``user`` is an account that this process cannot switch to.
 
     Args:
         host: address to listen on.
         port: port to listen on; 0 takes a free one (see :attr:`port`).
         threads: threads that kernels run on (TVM's own default is half of the logical CPUs); None for all CPUs that
             this process may use.
-        decide: ``"module:function"`` of the rule that stops a measurement; None to stop at the rule's maximum only.
-        key: name that clients may give to be served, besides none (TVM's routing label, no secret).
-        secret: key that clients must know (:mod:`devices.rpc.keys`); None to serve everybody.
-        tracker: where to register, with a key of its own.
-        limits: of a session; None for the defaults.
-        user: account of everything that clients reach; None for the user of this process.
+        decide: ``"module:function"`` of the rule that stops a measurement; ``None`` to stop at the rule's maximum only.
+        key: TVM's routing key, which is no secret. Clients are served if they give this key or none.
+        secret: key that clients must know (:mod:`devices.rpc.keys`); ``None`` to serve everybody.
+        tracker: tracker to register with; its key is used instead of ``key``.
+        limits: limits of a session; ``None`` for the defaults.
+        user: account of the processes that serve clients; ``None`` for the user of this process.
         realtime: time kernels at real-time priority where that is allowed (:mod:`devices.host.limits.priority`).
-        root: folder with the files that tell of the machine: tests give those of another one.
-        log: gets a line for what an operator should know.
+        root: folder with the system's files that describe the machine; tests pass another one.
+        log: called with each line that an operator should know.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class DeviceServer:
         return child
 
     def _supervise(self) -> None:
-        """Replace the child whenever it dies; give up when it keeps dying as soon as it is started."""
+        """Replace the child whenever it dies; give up if it keeps dying right after its start."""
         quick_deaths = 0
         while True:
             assert self._child is not None
@@ -274,7 +274,7 @@ class DeviceServer:
             try:
                 if quick_deaths >= _MAX_QUICK_DEATHS:
                     raise ServerStartError(f"the device server's process keeps dying: {reason}")
-                # The child runs no kernel: if it was ended from outside, its session is not to blame either.
+                # The child itself runs no kernel. If it was ended from outside, its session is not to blame either.
                 before = f"the process that serves clients was {reason}" if ended_from_outside(reason) else ""
                 child = self._start_child(before)
             except ServerStartError as error:
@@ -306,7 +306,7 @@ def _message(child: ChildProcess, timeout_secs: float) -> dict[str, Any]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return true if a listening address can be reached from this machine alone. A name counts with its address."""
+    """Return true if a listening address can be reached from this machine alone. A host name counts as its address."""
     try:
         address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
         return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
@@ -332,9 +332,9 @@ def serve(
     """Serve this machine as a device until SIGTERM or SIGINT; see :class:`DeviceServer` for the other arguments.
 
     Args:
-        announce: gets one line when the server is ready.
-        key_file: file of the key that clients must have, made where there is none; None to serve everybody.
-        log: gets later events, and first TVM's warning where the address can be reached from other machines.
+        announce: called with one line when the server is ready.
+        key_file: file of the key that clients must have, made if it does not exist; ``None`` to serve everybody.
+        log: called with later events, and first with TVM's warning if the address can be reached from other machines.
 
     Raises ServerAddressError, ServerStartError, AccountError, DeviceKeyError.
     """

@@ -6,17 +6,17 @@
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
   (:mod:`devices.timing.in_network`);
 - ``fleet_tune.extra_secs(arguments, timeout_secs, *modules and tensors)``: seconds that kernels take longer in a round
-  than alone, NaN where that takes too long (:mod:`devices.timing.kernel_round`);
+  than alone, NaN if the measurement takes too long (:mod:`devices.timing.kernel_round`);
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
 - ``fleet_tune.power(kind)``: the power mode of a board (:func:`devices.host.power_mode.power_mode`);
 - ``fleet_tune.free_bytes()``: memory of the host that a GPU on the chip may allocate, -1 for any other GPU
   (:func:`devices.host.board.shared_free_bytes`);
-- ``fleet_tune.gpu_problem()``: why no GPU can be used, empty where one can (:func:`devices.cuda.runtime.gpu_problem`);
-- ``fleet_tune.last_exit()``: how this client's session before this one ended, empty if it ended in order;
-- ``fleet_tune.load_library(name)``: loads what kernels call (:func:`devices.builds.libraries.load_installed`); returns
-  what went wrong;
+- ``fleet_tune.gpu_problem()``: why no GPU can be used, empty if one can (:func:`devices.cuda.runtime.gpu_problem`);
+- ``fleet_tune.last_exit()``: how this client's previous session ended, empty if it ended in order;
+- ``fleet_tune.load_library(name)``: loads a library that kernels call
+  (:func:`devices.builds.libraries.load_installed`); returns what went wrong;
 - ``fleet_tune.link(archive, library)``: links uploaded object files (:mod:`devices.rpc.remote_linking`); returns what
   went wrong.
 
@@ -55,7 +55,7 @@ from devices.timing.evaluator import (
     evaluate,
     kill_after,
 )
-from devices.timing.in_network import time_in_place
+from devices.timing.in_network import time_in_network
 from devices.timing.input_request import InputRequest, made_by
 from devices.timing.kernel_round import (
     ROUNDS_SECS,
@@ -73,13 +73,13 @@ _TIMEOUT_SLACK = 1.05
 
 
 class SessionFunctions:
-    """Registers our functions with TVM; the sessions' processes, forked later, serve them.
+    """Registers our functions with TVM. The processes of sessions are forked later, and serve them.
 
     Args:
         decide: rule that stops a measurement.
-        upload_bytes: size of all files of a session at a time.
+        upload_bytes: limit of the size of all files that a session has at a time.
         realtime: time kernels at real-time priority where that is allowed (see :mod:`devices.host.limits.priority`).
-        root: folder with the files that tell of the machine.
+        root: folder with the system's files that describe the machine.
     """
 
     def __init__(self, decide: Decide | None, upload_bytes: int, realtime: bool = True, root: Path = Path("/")) -> None:
@@ -87,7 +87,7 @@ class SessionFunctions:
         import tvm.rpc.server as tvm_server
 
         unloaded = prepare_cuda()
-        tvm_server.logger.setLevel(logging.WARNING)  # it notes every loaded kernel
+        tvm_server.logger.setLevel(logging.WARNING)  # it logs every loaded kernel
         self._tvm_server = tvm_server
         self._decide = decide
         self._upload_bytes = upload_bytes
@@ -102,7 +102,7 @@ class SessionFunctions:
         functions = {
             "fleet_tune.evaluate": self._evaluate,
             "fleet_tune.make_inputs": _make_inputs,
-            "fleet_tune.time_in_place": _time_in_place,
+            "fleet_tune.time_in_place": _time_in_network,
             "fleet_tune.extra_secs": self._extra_secs,
             "fleet_tune.describe": lambda: json.dumps(describe(root)),
             "fleet_tune.native_target": native_target,
@@ -122,7 +122,7 @@ class SessionFunctions:
         """Run TVM's server loop over ``connection``, until the client closes it. ``files``: folder for uploads."""
         self._files = files
         self._last_exit = last_exit
-        # Not before the session: this process may have other rights then.
+        # Only now, in the session's process: its rights may differ from those of the process that forked it.
         self._priority = RealtimePriority(self._realtime)
         self._quotas = QuotaGroups()
         threads, cpus = int(os.environ["TVM_NUM_THREADS"]), sorted(os.sched_getaffinity(0))
@@ -162,8 +162,8 @@ class SessionFunctions:
 
     @contextmanager
     def _undisturbed(self, timeout_secs: float) -> Iterator[None]:
-        """Run kernels with cores of their own, as far as the host allows it. They end this process after
-        ``timeout_secs``."""
+        """Run the block's kernels on cores of their own, as far as the host allows it. If they take longer than
+        ``timeout_secs``, this process ends."""
         with kill_after(timeout_secs), self._priority.raised():
             yield
         pin_beside_pool()
@@ -190,22 +190,22 @@ def _free_bytes(root: Path) -> int:
 
 
 def _make_inputs(text: str, *tensors: Any) -> bool:
-    """Return false where the client has to send them."""
+    """Fill the tensors with the requested inputs. Return false if the client has to send them instead."""
     request = InputRequest.from_json(text)
     if request is None:
         return False
     try:
         for tensor, array in zip(tensors, request.arrays(), strict=True):
             tensor.copyfrom(array)
-    except MemoryError:  # what is sent needs no more than the tensors
+    except MemoryError:  # inputs that are sent need no memory beside the tensors
         return False
     return True
 
 
-def _time_in_place(module: Any, kind: str, budget_secs: float, *tensors: Any) -> str:
+def _time_in_network(module: Any, kind: str, budget_secs: float, *tensors: Any) -> str:
     import tvm
     from tvm.runtime.vm import VirtualMachine
 
     device = tvm.cuda(0) if kind == "cuda" else tvm.cpu()
-    found = time_in_place(VirtualMachine(module, device), module, device, tensors, budget_secs)
+    found = time_in_network(VirtualMachine(module, device), module, device, tensors, budget_secs)
     return json.dumps(asdict(found))

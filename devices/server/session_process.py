@@ -19,7 +19,7 @@ from devices.rpc.handshake import ConnectedClient
 
 # A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is allowed.
 _STOPPED_SECS = 1.0
-# A killed session that waits for a disk ends only then; its files are removed after so long in any case.
+# A killed session that waits for a disk ends only after that. Its files are removed after this time in any case.
 _KILLED_SECS = 2.0
 
 
@@ -31,10 +31,10 @@ class SessionProcess:
     client: ConnectedClient
     folder: Path
     oom_kills: int
-    """Processes that the kernel had killed for want of memory when it began."""
+    """Number of processes that the kernel had killed for lack of memory when this one began."""
     stopped_at: float | None = None
     ended_for: str | None = None
-    """Reason why we ended it ourselves, for its client; None where it ends by itself."""
+    """Reason why we ended it, for its client; ``None`` if we did not."""
 
     def end(self, reason: str) -> None:
         """Kill the process. Its client is told ``reason``."""
@@ -50,15 +50,16 @@ class SessionProcess:
     def kill_and_wait(self) -> None:
         """Kill the process and wait until it has ended, without reaping it; from any thread."""
         deadline = time.monotonic() + _KILLED_SECS
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it was reaped: its number may be another's
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it was reaped: its id may be reused
             while not self._has_ended() and time.monotonic() < deadline:
                 os.kill(self.pid, signal.SIGKILL)
                 time.sleep(0.001)
 
     def reap(self, memory_bytes: int) -> str | None:
-        """Return how the process ended, and remove its folder; None while it runs. Empty where it ended in order.
+        """If the process has ended, remove its folder and return how it ended; empty if it ended in order. While it
+        runs, note whether it was stopped or continued, and return ``None``.
 
-        ``memory_bytes``: memory that it was allowed. Notes if it was stopped or continued.
+        ``memory_bytes``: its memory limit.
         """
         while True:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -82,7 +83,7 @@ class SessionProcess:
         return end
 
     def _has_ended(self) -> bool:
-        """Return true if the process has ended and waits to be reaped. Raises ChildProcessError where it was reaped."""
+        """Return true if the process has ended and waits to be reaped. Raises ChildProcessError if it was reaped."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -3,12 +3,12 @@ each.
 
 Run as ``python -m devices.server.session_server SETTINGS``. It speaks the handshake of TVM's RPC server
 (:mod:`devices.rpc.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's
-Python server, which does the same, ends for good when a session process dies of a crashing kernel, and waits for ever
-on a client that connects and says nothing; this one notes how the session ended and takes the next client at once. It
-waits for nothing but events, so it answers clients that watch it, and its parent, while a session runs, and while
-another client takes its time to say what it wants.
+Python server does the same, but ends for good when a session process dies of a crashing kernel, and waits forever for a
+client that connects and sends nothing. This server notes how the session ended and takes the next client at once. It
+only waits for events. So it answers its parent, and the clients that watch it, while a session runs and while another
+client is slow to send its request.
 
-Its parent's first message is the key that clients must know, empty where there is none. On top of TVM's functions a
+Its parent's first message is the key that clients must know, empty if there is none. On top of TVM's functions a
 session has those of :mod:`devices.server.session_functions`.
 """
 
@@ -48,15 +48,16 @@ from devices.timing.evaluator import load_decide
 # Seconds between two messages to the parent, which replaces a silent process.
 HEARTBEAT_SECS = 1.0
 SILENCE_TIMEOUT_SECS = 30.0
-# A session that was killed closes its connection a moment before the kernel says how it ended.
+# The connection of a killed session closes a moment before the kernel reports how its process ended.
 _ENDING_SECS = 0.1
-# After a session that crashed, its client comes back at once: the tracker gives the device to others after so long.
+# The client of a session that crashed comes back at once. After this time the device is offered to other clients of the
+# tracker.
 _RETURN_SECS = 2.0
-# Priority above that of kernels (see :mod:`devices.host.limits.priority`), which may have all cores for seconds; this
+# Priority above that of kernels (see :mod:`devices.host.limits.priority`), which may occupy all cores for seconds. This
 # process works little.
 WATCHING_PRIORITY = KERNEL_PRIORITY + 1
-# Most connections at a time, and most clients whose last exit is remembered. Clients that have not proven the key make
-# room for others.
+# Largest number of connections at a time, and of clients whose last exit is remembered. Above the first limit, the
+# oldest client that has not yet shown that it may be served makes room for a new one.
 _MAX_CONNECTIONS = 128
 _MAX_EXITS = 64
 
@@ -66,7 +67,7 @@ class _PendingClient:
     """A connection whose client has not yet shown that it may be served."""
 
     since: float
-    """Monotonic seconds of its begin."""
+    """Monotonic seconds at which it connected."""
     greeting: ClientHello | None = None
     """Set for a client that has not yet said what it wants."""
     challenge: str = ""
@@ -117,7 +118,7 @@ def _remove(folder: Path) -> None:
 class SessionServer:
     """Accepts clients on a listening socket and serves one session at a time, until the process is killed.
 
-    ``secret``: key that clients must know; None to serve everybody.
+    ``secret``: key that clients must know; ``None`` to serve everybody.
     """
 
     def __init__(self, settings: SessionServerSettings, channel: Channel, secret: bytes | None) -> None:
@@ -157,7 +158,7 @@ class SessionServer:
             self._log(f"kernels run at the usual priority: {refused}")
         if not refused:
             with contextlib.suppress(OSError):  # an emulator may know the one and not the other
-                # Sessions do not inherit it.
+                # Sessions do not inherit the priority.
                 os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(WATCHING_PRIORITY))
         beat_at = 0.0
         while True:
@@ -207,7 +208,7 @@ class SessionServer:
         self._pending[connection] = _PendingClient(time.monotonic(), ClientHello(connection))
 
     def _listen_to(self, connection: socket.socket, greeting: ClientHello) -> None:
-        """Read what a new client wants, as far as it has said it."""
+        """Read the request of a new client as far as it has arrived, and handle it once it is complete."""
         try:
             client = greeting.heard()
             if client is None:
@@ -237,8 +238,8 @@ class SessionServer:
             connection.close()
 
     def _is_known(self, client: ConnectedClient) -> bool:
-        """Return true if the client has proven the key, for a number that a watching connection was given. Such a
-        number serves once; the connection that watches counts as a client from then on."""
+        """Return true if the client has proven the key for the number that a watching connection was given. A number
+        can be used once. After a proof the watching connection counts as a client's."""
         if self._secret is None:
             return True
         for connection, pending in self._pending.items():
@@ -273,8 +274,8 @@ class SessionServer:
     def end_for_good(self) -> None:
         """End the session's process and start no other; called on any thread.
 
-        A session whose files are removed first would report a missing library to its client, and the candidate would be
-        blamed.
+        If its files were removed first, the session would report a missing library to its client, and the candidate
+        would be blamed.
         """
         self._ending = True
         if self._session is not None:

@@ -16,7 +16,7 @@ class SessionServerSettings:
     listening: int
     """Descriptor of the listening socket."""
     lock: int
-    """Descriptor of the folder's lock, which is only held."""
+    """Descriptor of the folder's lock, which this process only keeps open."""
     folder: str
     key: str
     decide: str | None
@@ -25,9 +25,9 @@ class SessionServerSettings:
     user: str | None
     realtime: bool
     before: str = ""
-    """How the process that this one replaces ended; empty where that does not concern its clients."""
+    """How the process that this one replaces ended; empty if that does not concern its clients."""
     root: str = "/"
-    """Folder with the files that tell of the machine."""
+    """Folder with the system's files that describe the machine."""
 
     def to_json(self) -> str:
         """Return the settings as text for a command line."""

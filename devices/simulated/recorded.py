@@ -1,7 +1,7 @@
 """A device and a builder that answer from a dataset: whole runs in virtual time, on the measurements of a real device.
 
-A candidate of the dataset fails or runs as it did then, micro-batch by micro-batch, so that the stop rule in force
-decides again when the measurement ends (also by racing). Any other candidate fails, and says that it was not recorded.
+A candidate of the dataset fails or runs as it was recorded, micro-batch by micro-batch. So the current stop rule
+decides anew when the measurement ends (also by racing). Any other candidate fails: it was not recorded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RecordedCandidates:
         return task_id in self._tasks
 
     def find(self, candidate: Candidate) -> RecordedOutcome | None:
-        """Return the recorded outcome of ``candidate``; None where there is none."""
+        """Return the recorded outcome of ``candidate``; ``None`` if there is none."""
         data = self._tasks.get(candidate.task_id)
         if data is None:
             return None
@@ -72,7 +72,7 @@ class RecordedCandidates:
 
 
 def without_kernel(task_id: str, candidate: Candidate | None, build_secs: float) -> Artifact:
-    """Return the artifact of a build that only took its time: nothing but its candidate counts."""
+    """Return an artifact without a kernel, of a build that took ``build_secs``. Only its candidate matters."""
     return Artifact(
         task_id=task_id,
         candidate=candidate,
@@ -87,7 +87,7 @@ def without_kernel(task_id: str, candidate: Candidate | None, build_secs: float)
 
 
 class RecordedBuilder:
-    """Hands out artifacts with empty libraries for the candidates that once built; see
+    """Returns artifacts with empty libraries for the candidates whose recorded build succeeded; see
     :class:`actors.processes.builder.Worker`.
 
     ``paths``: the datasets of the devices that it builds for. Raises :class:`DatasetError`.
@@ -121,14 +121,14 @@ class RecordedBuilder:
 class RecordedDevice:
     """A device that answers from a dataset (see :class:`devices.protocol.Device`).
 
-    An output that was not compared when it was recorded counts as right here. Raises :class:`DatasetError` where
-    ``device_class`` does not name one of the dataset's.
+    An output that was not compared when it was recorded counts as right here. Raises :class:`DatasetError` if
+    ``device_class`` is not one of the dataset's.
 
     Args:
         dataset: the measurements.
-        device_class: name of one of the dataset's device classes; None for its only one.
+        device_class: name of one of the dataset's device classes; ``None`` for its only one.
         decide: stopping rule.
-        lost_after: number of measurements after which the device does not answer any more; None for never.
+        lost_after: number of measurements after which the device does not answer any more; ``None`` for never.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class RecordedDevice:
         return ""
 
     def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
-        """Do nothing: every result is verified as it is."""
+        """Do nothing: results count as verified without an oracle."""
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
@@ -210,10 +210,10 @@ class RecordedDevice:
 
 
 def _replayed(recorded: RecordedOutcome, request: MeasureRequest, decide: Decide | None) -> Measurement:
-    """Return the measurement of a recorded candidate as ``request`` asks for it.
+    """Return the measurement of a recorded candidate for ``request``.
 
-    Its micro-batches are the recorded ones, from the first again where the rule asks for more. Its ``measure_secs`` are
-    the recorded ones, less the micro-batches that the rule saves, or with those that it adds.
+    Its micro-batches are the recorded ones; if the rule asks for more, they begin again with the first. Its
+    ``measure_secs`` are the recorded ones without the micro-batches that the rule saves, or with those that it adds.
     """
     if recorded.outcome is not Outcome.OK:
         return Measurement(recorded.outcome, measure_secs=recorded.measure_secs, detail=recorded.detail)
@@ -236,8 +236,8 @@ def _replayed(recorded: RecordedOutcome, request: MeasureRequest, decide: Decide
 def _evaluated(
     recorded_secs: Sequence[float], rule: StopRule, incumbent_secs: float, decide: Decide | None
 ) -> Evaluation:
-    """Return the evaluation of a kernel whose micro-batches took ``recorded_secs`` per run. Its first run, which warms
-    up, is as long as those of the first micro-batch; a longer warm-up would find nothing else."""
+    """Return the evaluation of a kernel whose micro-batches took ``recorded_secs`` per run. Its first run, the warm-up,
+    takes as long as a run of the first micro-batch. A longer warm-up is left out: it would change nothing."""
     elapsed_secs = 0.0
     batches = itertools.chain(recorded_secs[:1], itertools.cycle(recorded_secs))
 

@@ -2,7 +2,7 @@
 and faults on request.
 
 For tests of everything above a device, and for fleets larger than the one at hand. Time is virtual: a measurement moves
-the device's clock by what it would have taken, and returns at once.
+the device's clock by the time that it would have taken, and returns at once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PROBE_RUNS = 8
 
 
 class VirtualClock:
-    """Time that passes only when somebody waits. Devices of one fleet may share it."""
+    """Time that passes only by :meth:`advance`. Devices of one fleet may share it."""
 
     def __init__(self, now_secs: float = 0.0) -> None:
         self.now_secs = now_secs
@@ -70,7 +70,7 @@ class RunTimes(Protocol):
     """A source of run times."""
 
     def run_secs(self, candidate: Candidate) -> float | None:
-        """Return the seconds of one run without noise, on a device of speed 1; None for a candidate that does not
+        """Return the seconds of one run without noise, on a device of speed 1; ``None`` for a candidate that does not
         run."""
 
 
@@ -134,8 +134,8 @@ class SpeedSteps:
     """A device of several fixed speeds, such as a shared host or one with a changing clock."""
 
     steps: tuple[tuple[float, float], ...]
-    """Virtual time from which on run times are multiplied by a factor, and that factor, in order; 1 before the
-    first."""
+    """Pairs of a virtual time and the factor by which run times are multiplied from then on, in the order of time; 1
+    before the first."""
     period_secs: float = math.inf
     """Time after which the steps begin again."""
 
@@ -169,11 +169,11 @@ class Faults:
     """Faults of a simulated device."""
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
-    """Failures of named candidates by their id (each also ends a real device's measurement that way)."""
+    """Outcomes of candidates that fail, by candidate id. A real device's measurement can have the same outcomes."""
     rates: Mapping[Outcome, float] = field(default_factory=dict)
     """Probability of each failure for every other candidate, drawn from the candidate's identity."""
     lost_after: int | None = None
-    """Number of measurements after which the device does not answer any more; None for never."""
+    """Number of measurements after which the device does not answer any more; ``None`` for never."""
     outages: tuple[tuple[float, float], ...] = ()
     """Spans of virtual time (from, to) in which it does not answer; a measurement that runs into one is lost."""
     probe_fails: tuple[tuple[float, float], ...] = ()
@@ -184,7 +184,7 @@ class Faults:
         return any(begin <= to_secs and from_secs < end for begin, end in self.outages)
 
     def of(self, candidate: Candidate, seed: int) -> Outcome | None:
-        """Return the failure of ``candidate``; None for none."""
+        """Return the failure of ``candidate``; ``None`` if it has none."""
         if candidate.id in self.outcomes:
             return self.outcomes[candidate.id]
         draw = float(generator(seed, "fault", candidate.id).random())
@@ -226,13 +226,13 @@ class SimulatedDevice:
         abstraction: its properties.
         landscape: its run times.
         decide: stopping rule.
-        speed: number of times that it is faster than the landscape.
+        speed: factor by which it is faster than the landscape.
         noise: standard deviation of the logarithm of a micro-batch's time.
         faults: its faults.
-        seed: of noise and faults.
+        seed: seed of noise and faults.
         drift: its slow-downs.
         link: the network to it.
-        clock: its virtual clock; None for one of its own.
+        clock: its virtual clock; ``None`` for a clock of its own.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class SimulatedDevice:
         if any(begin <= now < end for begin, end in self._faults.probe_fails):
             raise ProbeError(self._device_class.name, "simulated")
         self._probes_run += 1
-        # The best of many runs: the noise of one micro-batch, in one direction.
+        # The best of many runs is simulated by the noise of one micro-batch, which only slows down.
         rng = generator(self._seed, "probe", str(self._probes_run))
         slower = math.exp(self._noise * abs(float(rng.standard_normal())))
         secs = _PROBE_SECS / self._speed * self._drift.at(now) * slower
@@ -309,7 +309,7 @@ class SimulatedDevice:
         return ""
 
     def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
-        """Do nothing: every result is verified as it is."""
+        """Do nothing: results count as verified without an oracle."""
 
     def measure(self, request: MeasureRequest) -> Measurement:
         candidate = measurable(request.artifact, self._oracles)
@@ -320,7 +320,7 @@ class SimulatedDevice:
         return replace(measurement, build_secs=request.artifact.build_secs, measure_secs=secs)
 
     def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:  # noqa: ARG002
-        """Kernels have no caches here: each takes as long as alone."""
+        """Return 0: without caches each kernel takes as long as alone. ``None`` if the device is lost."""
         return None if self._lost() else 0.0
 
     def close(self) -> None:

@@ -26,8 +26,8 @@ def each_input(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int],
     """Yield arrays for all arguments of a kernel: the same for the same task in every process; outputs are zero.
 
     Floats are uniform in [-1, 1), or in [0.1, 1.1) where ``positive`` (for kernels that divide, or take roots or
-    logarithms). Integers are small and not negative, so that they are valid as indices: below every extent of the
-    task's arguments that is above 1.
+    logarithms). Integers are small and not negative, so that they are valid indices: they are below every extent above
+    1 of the task's arguments.
     """
     extents = [extent for spec in args for extent in spec.shape if extent > 1]
     high = min([8, *extents])
@@ -58,11 +58,11 @@ def generator(key: str) -> np.random.Generator:
 
 
 def poison(spec: TensorSpec, expected: Array | None = None, infinite: bool = False) -> Array:
-    """Return contents for an output before a checked run: values that the kernel leaves unwritten differ from
-    ``expected``, every single one.
+    """Return the contents that an output has before a checked run. Every value differs from ``expected``, so that a
+    value that the kernel does not write is noticed.
 
-    Integers are the largest and the smallest of their type in turn, floats NaN or, where ``infinite``, the infinities:
-    a maximum that is not initialised takes one of them for its own.
+    Integers are alternately the largest and the smallest of their type. Floats are NaN or, if ``infinite``, alternately
+    the two infinities: a maximum that is not initialised has one of them as its result.
     """
     dtype: np.dtype[Any] = numpy_dtype(spec.dtype)
     if spec.dtype == "bool":

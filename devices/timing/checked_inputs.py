@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from devices.protocol import CheckPlan, InputDraw, SpecialDraw, SpecialRows, TensorSpec
 from devices.timing.arguments import Array, each_input, generator, is_float, numpy_dtype
 
-# Narrower ranges of integers are drawn evenly, and have all their values soon enough.
+# Integers of a narrower range are drawn uniformly: all of its values occur soon enough.
 _WIDE_RANGE = 64
-# Halves and whole numbers up to this, and what lies beside the ends of small integer types.
+# Limit of the halves and whole numbers, and numbers beside the ends of small integer types.
 _LARGEST_TIE = 300.0
 _BESIDE = (127.5, 128.5, 254.5, 255.5, 0.49999997, 1.0)
-# Bits of the largest and of the least (subnormal) number.
+# Exponents of two of the largest and of the smallest (subnormal) number.
 _EXPONENTS = {"float64": (1023, -1074), "float32": (127, -149), "float16": (15, -24), "bfloat16": (127, -133)}
 _LARGEST = {
     "float64": 1.7976931348623157e308,
@@ -25,9 +25,10 @@ _LARGEST = {
     "float16": 65504.0,
     "bfloat16": 3.3895313892515355e38,
 }
-# exp of it is infinite, and of its opposite 0. A variance of small values is less than what keeps it from being zero.
+# exp(_HUGE) is infinite, and exp(-_HUGE) is 0. The variance of values that are multiplied by _SMALL is less than the
+# number that is added to a variance to keep it above zero.
 _HUGE, _SMALL = 2.0**14, 2.0**-8
-# Share of the numbers of all magnitudes, of ties, of zeros and subnormal numbers.
+# Shares of numbers of all magnitudes, of ties, and of zeros and subnormal numbers.
 _ALL_MAGNITUDES, _TIES, _ZEROS, _FEW_ZEROS = 0.25, 0.125, 0.125, 1 / 32
 
 
@@ -53,10 +54,10 @@ def each_checked_input(
 ) -> Iterator[Array]:
     """Yield arrays for all arguments of a kernel for a run whose output is compared; outputs are zero.
 
-    The values differ from those of the timed runs, of which memory may be full. Without a plan they are drawn as for
-    timing (:func:`devices.timing.arguments.each_input`). Where ``positive``, floats that are summed are in [0.5, 1),
-    and next to nothing where the plan has its ``rest``; the others are in [0.1, 1.1). ``special``: with the plan's
-    special values, of both signs.
+    The values differ from those of the timed runs, which may still be in memory. If the plan has no draws, they are
+    drawn as for timing (:func:`devices.timing.arguments.each_input`). If ``positive``, floats that are summed are in
+    [0.5, 1), or 2**-6 where the plan has its ``rest``; other floats are in [0.1, 1.1). If ``special``, they include the
+    plan's special values, of both signs.
     """
     if not plan.draws:
         yield from each_input(f"{task_id}|check", args, outputs, positive)
@@ -82,14 +83,14 @@ def each_checked_input(
 
 
 def _integers(rng: np.random.Generator, spec: TensorSpec, draw: InputDraw) -> Array:
-    """Return integers of which half are uniform, a quarter of all magnitudes, and a quarter at the ends and around
-    0."""
+    """Return integers in the range of ``draw``: uniform ones, and in a wide range about half uniform, a quarter of all
+    magnitudes, and a quarter at the ends and around 0."""
     low, last = int(draw.low), int(draw.high) - 1
     dtype = np.dtype(np.int8) if spec.dtype == "bool" else numpy_dtype(spec.dtype)
     values: Array = rng.integers(low, last, spec.shape, dtype.type, endpoint=True)
     if spec.dtype == "bool" and draw.selected:
         return _few_alike(rng, spec.shape, draw.selected)
-    if last - low >= _WIDE_RANGE and draw.selected:  # no two alike, the largest often at an end
+    if last - low >= _WIDE_RANGE and draw.selected:  # hardly two alike, the largest often at an end
         values = np.where(_at_ends(spec.shape, draw.ends), values, values // 2)
     elif last - low >= _WIDE_RANGE:
         kind = rng.integers(0, 4, spec.shape, np.uint8)
@@ -125,7 +126,7 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -
 
 
 def _few_alike(rng: np.random.Generator, shape: tuple[int, ...], axes: Sequence[int]) -> Array:
-    """Return truth values of which one along ``axes`` is true, or one is false, or none is true. One is often at an
+    """Return booleans: along ``axes`` one is true, or one is false, or none is true. The single one is often at an
     end."""
     rows = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
     kind = rng.integers(0, 4, rows, np.uint8)
@@ -142,16 +143,17 @@ def _one_along(rng: np.random.Generator, shape: tuple[int, ...], axes: Sequence[
 
 
 def _with_signs(rng: np.random.Generator, values: Any, axes: Sequence[int]) -> Any:
-    """Return the values with one sign along ``axes``, in a quarter of the cases each."""
+    """Return the values with changed signs: along ``axes`` none is negative in a quarter of the cases, and none is
+    positive in another quarter."""
     shape = tuple(1 if axis in axes else extent for axis, extent in enumerate(values.shape))
     kind = rng.integers(0, 4, shape, np.uint8)
-    # ~x is -1 - x: the other sign, for each integer there is.
+    # ~x is -1 - x, which has the other sign for every integer.
     other = np.maximum(~values, values.min()) if values.dtype.kind == "i" else -values
     return np.where(((kind == 0) & (values < 0)) | ((kind == 1) & (values > 0)), other, values)
 
 
 def _positive_floats(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -> NDArray[np.float32]:
-    if draw.steps == 1 and not draw.signed:  # it is always the same
+    if draw.steps == 1 and not draw.signed:  # all values are the same
         return np.full(shape, draw.high, np.float32)
     values = rng.random(shape, np.float32)
     if draw.density < 1:
@@ -165,7 +167,7 @@ def _special_floats(
     """Return the floats of argument ``index``."""
     values: Array = _floats(rng, spec.shape, draw).astype(numpy_dtype(spec.dtype))
     flat = values.reshape(-1)
-    # In half of the places all inputs have the same kind: zero meets zero.
+    # In half of the places all inputs have the same kind of value, so that zero meets zero.
     kind = rng.random(flat.shape, np.float32)
     kind[::2] = generator(f"{task_id}|kinds").random(flat.shape, np.float32)[::2]
     if special.limit:
@@ -211,7 +213,7 @@ def _place(flat: Array, where: NDArray[np.bool_], draw: Callable[[int], NDArray[
 
 
 def _of_all_magnitudes(rng: np.random.Generator, count: int, dtype: str, limit: float) -> NDArray[np.float64]:
-    """Return numbers whose exponents are uniform, and a few times the largest and the least normal number."""
+    """Return numbers with uniform exponents, among them some that are the largest or the smallest normal number."""
     most, least = _EXPONENTS[dtype]
     highest = most if math.isinf(limit) else math.frexp(limit)[1] - 1
     values = np.ldexp(rng.random(count) + 1.0, rng.integers(least, highest, count, endpoint=True))
@@ -236,7 +238,7 @@ def _ties(rng: np.random.Generator, count: int, special: SpecialDraw) -> NDArray
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -> NDArray[np.bool_]:
     """Return true where a value is drawn, false where it is the plan's ``rest``."""
     chosen = rng.random(shape, np.float32)
-    chosen[_at_ends(shape, draw.ends)] *= np.float32(2 * draw.density)  # below the density: half of the time
+    chosen[_at_ends(shape, draw.ends)] *= np.float32(2 * draw.density)  # half of these are below the density
     return chosen < draw.density
 
 

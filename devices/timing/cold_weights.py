@@ -1,8 +1,9 @@
 """Weights as a kernel finds them in its network.
 
-Between two runs of a kernel its network reads the weights of all others, so that those of a large network come from
-memory each time. A kernel that is run again and again has them in its caches. Here it gets other copies of its weights
-from run to run, until as much was read as the network reads.
+Between two runs of a kernel its network reads the weights of all other kernels, so that the weights of a large network
+come from memory each time. A kernel that is run again and again has its weights in the caches. Here it gets another
+copy of its weights in each run. There are so many copies that between two uses of one as much is read as the network
+reads.
 """
 
 from __future__ import annotations
@@ -12,32 +13,33 @@ from collections.abc import Sequence
 from typing import Any
 
 _ALIGNED_BYTES = 64
-"""TVM's kernels expect their tensors at multiples of it."""
+"""Alignment of tensors that TVM's kernels expect."""
 _LEAST_BYTES = 256 << 10
 """Smaller weights take less time to read than a call from here takes."""
 _CACHES = 2
-"""Copies of more than the last cache are as cold as of all memory. With twice of it nothing is left, however it
-replaces."""
+"""Limit of the size of all copies, in sizes of the last-level caches. Copies that are larger than these caches are as
+cold as main memory. With twice their size no copy stays in the caches, whatever their replacement policy."""
 _UNKNOWN_CACHE_BYTES = 32 << 20
 
 
 class WeightCopies:
-    """Memory of this process' CPU for copies of weights, which one kernel after the other uses."""
+    """Memory of this process' CPU for copies of weights. One kernel after the other uses it."""
 
     def __init__(self, cache_bytes: int) -> None:
-        """``cache_bytes``: of the last caches together, 0 where they are not known."""
+        """``cache_bytes``: bytes of the last-level caches together; 0 if they are not known."""
         self._most_bytes = _CACHES * (cache_bytes or _UNKNOWN_CACHE_BYTES)
         self._memory: Any = None
 
     def argument_sets(
         self, tensors: Sequence[Any], weights: Sequence[int], weights_bytes: int, most: float = math.inf
     ) -> list[Sequence[Any]]:
-        """Return the arguments of a kernel with as many copies of its weights as are read between two of its runs.
+        """Return sets of arguments of a kernel, each with a copy of its weights: as many as the kernel needs to find
+        its weights cold. The first set is ``tensors``.
 
         Args:
             tensors: the arguments.
             weights: positions of the weights among them.
-            weights_bytes: bytes of all weights of the network; 0 for a kernel that is in none.
+            weights_bytes: bytes of all weights of the network; 0 for a kernel that is in no network.
             most: largest number of sets.
         """
         sizes = {at: _bytes(tensors[at]) for at in weights}
@@ -59,7 +61,7 @@ class WeightCopies:
         import tvm
 
         if self._memory is None:
-            # Pages of new memory would be made for every kernel.
+            # Allocated once: otherwise the system would make new pages for every kernel.
             self._memory = tvm.runtime.empty((self._most_bytes,), "uint8", tensor.device)
         bits = tvm.DataType(str(tensor.dtype)).bits
         if bits % 8 or place + _bytes(tensor) > self._most_bytes:

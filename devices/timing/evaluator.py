@@ -25,19 +25,19 @@ from fleet_tune.base.domain import StopRule
 
 Decide = Callable[[Sequence[float], StopRule, float], str | None]
 """A stopping rule: ``decide(run_secs of the micro-batches so far, rule, incumbent_secs)`` returns why to stop now, or
-None to go on."""
+``None`` to go on."""
 
-MAXIMUM = "maximum"
+MAXIMUM, RACED = "maximum", "raced"
 
 # A kernel that runs longer than this is timed by calling it. A quicker one is timed by TVM's evaluator, whose loop has
 # no call overhead (1 us) but which begins every batch with a run that it does not count.
 DIRECT_CALL_SECS = 2e-4
-# A first run meets cold caches and untouched pages. It was never slower by more than this factor: a candidate that is
-# too slow even at this fraction of its first run is given up at once.
+# A first run meets cold caches and untouched pages. It was never slower by more than this factor. A candidate is given
+# up at once if it is too slow even when the time of its first run is divided by this factor.
 COLD_RUN_FACTOR = 2.0
-# Emptying the caches takes longer than most kernels: this bounds the runs of a micro-batch where it is asked for.
+# Emptying the caches takes longer than most kernels: this bounds the runs of a micro-batch if caches are emptied.
 MAX_FLUSHED_RUNS = 10
-_CPU = 1  # DLPack's number of the type
+_CPU = 1  # DLPack's number of the device type
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def evaluate(
     decide: Decide | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Evaluation:
-    """Time micro-batches until ``decide``, the rule's maximum or its timeout ends it.
+    """Time micro-batches until ``decide``, the rule's maximum or its timeout ends the timing.
 
     ``run_batch(n)`` runs the kernel ``n`` times and returns the mean seconds of one run. The first call is a single
     run; single runs are repeated until the rule's warm-up is over, and the last of them sizes the micro-batches, unless
@@ -76,7 +76,7 @@ def evaluate(
         warm_secs = run_batch(1)
     if decide is not None and warm_secs >= rule.micro_batch_secs:
         reason = decide([warm_secs / COLD_RUN_FACTOR], rule, incumbent_secs)
-        if reason is not None:
+        if reason == RACED:  # the rule's maximum of batches does not count a cold run
             return Evaluation((warm_secs,), reason, clock() - started)
     runs = _batch_size(rule, warm_secs)
     samples: list[float] = []
@@ -92,9 +92,11 @@ def evaluate(
 
 
 def _batch_size(rule: StopRule, run_secs: float) -> int:
-    """Return the runs of one micro-batch of a kernel that takes ``run_secs``: no more than fit into the timeout."""
+    """Return the runs of one micro-batch of a kernel that takes ``run_secs``: no more than fit into half of the
+    timeout. The other half is for a device that slows down, and for the run before each batch that TVM does not
+    count."""
     runs = rule.micro_batch_runs or max(1, math.ceil(rule.micro_batch_secs / max(run_secs, 1e-9)))
-    runs = max(1, int(min(runs, rule.timeout_secs / max(run_secs, 1e-9))))
+    runs = max(1, int(min(runs, rule.timeout_secs / 2 / max(run_secs, 1e-9))))
     return min(runs, MAX_FLUSHED_RUNS) if rule.flush_bytes else runs
 
 
@@ -103,10 +105,11 @@ Measure = Callable[[StopRule, float], Evaluation]
 
 
 def confirmed(measure: Measure, measure_again: Measure, request: MeasureRequest) -> Evaluation:
-    """Return the evaluation of a request: by its rule, and where that is good enough, by the rule of its confirmation.
+    """Return the evaluation of a request by its rule. If the result is good enough, evaluate again by the rule of the
+    confirmation, with ``measure_again``, and return the second result.
 
-    ``measure_again`` evaluates it the second time. The second result stands alone: the first was picked because it was
-    low, so it is low by luck more often than not.
+    The second result stands alone: the first one was picked because it was low, so it is low by luck more often than
+    not.
     """
     first = measure(request.rule, request.incumbent_secs)
     if request.confirm is None or not statistics.median(first.run_secs) < request.confirm.below_secs:
@@ -116,9 +119,9 @@ def confirmed(measure: Measure, measure_again: Measure, request: MeasureRequest)
 
 
 def load_decide(dotted: str | None) -> Decide | None:
-    """Return the stopping function named ``"package.module:function"``; None for None.
+    """Return the stopping function named ``"package.module:function"``; ``None`` if no name is given.
 
-    Raises ImportError or AttributeError where there is none: a server with a wrong name must not start.
+    Raises ImportError or AttributeError if there is no such function: a server with a wrong name must not start.
     """
     if dotted is None:
         return None
@@ -132,15 +135,15 @@ def batch_timer(
 ) -> Callable[[int], float]:
     """Return ``run_batch`` for a loaded TVM module and its tensors, of this process or of an RPC session.
 
-    A kernel on this process' CPU that is not too quick is called directly and timed by the clock. Everything else is
-    timed by TVM's evaluator where the kernel is: for a GPU with events on its stream (CUDA's timer of TVM), which
-    exclude the launch from the host; for a kernel of a session without the network in between.
+    A kernel on this process' CPU that is not too quick is called directly and timed by the clock. Any other kernel is
+    timed by TVM's evaluator, in the process that runs it: for a GPU with events on its stream (CUDA's timer of TVM),
+    which exclude the launch from the host; for a kernel of a session without the network in between.
 
     Args:
         module: the module.
         entry: name of the kernel.
         device: where it runs.
-        argument_sets: the tensors; where there are several sets (:mod:`devices.timing.cold_weights`, for this process'
+        argument_sets: the tensors; if there are several sets (:mod:`devices.timing.cold_weights`, for this process'
             CPU), runs take them in turn, and all are called directly.
         flush_bytes: memory of the device that is copied before each run; each run is then timed by itself.
     """
@@ -170,7 +173,7 @@ def batch_timer(
 
 @contextmanager
 def kill_after(timeout_secs: float) -> Iterator[None]:
-    """Have the kernel end this process (SIGALRM) if the block takes longer; works while native code runs.
+    """Have the operating system end this process (SIGALRM) if the block takes longer, even while native code runs.
 
     For the main thread of a process that may be lost: the session process of the device server.
     """
@@ -206,8 +209,8 @@ class EvaluationRequest:
 
     @classmethod
     def from_json(cls, text: str) -> EvaluationRequest:
-        """Return what :meth:`to_json` wrote, also in another version whose rules have more fields, or that names no
-        weights."""
+        """Return the request that :meth:`to_json` wrote, also that of another version whose rules have more fields, or
+        that names no weights."""
         message = json.loads(text)
         incumbent = message["incumbent_secs"]
         names = {each.name for each in fields(StopRule)}

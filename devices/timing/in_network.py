@@ -1,10 +1,10 @@
-"""The time of each kernel within a network: with the caches as the kernels before it leave them.
+"""The time of each kernel within a network, with the caches as the kernels before it leave them.
 
 A kernel that is timed alone finds its inputs and weights where its own last run left them. In the network its weights
-are cold, and its inputs are what the kernel before it wrote. TVM's virtual machine can report before and after every
-call. A second machine of the same library does that, so that the first one runs at full speed, and the two take turns:
-a slow-down of the device hits both. What reporting itself takes of a call, about a microsecond, is taken out: the
-machine's own calls show it, which do next to nothing.
+are cold, and the kernel before it has written its inputs. TVM's virtual machine can call an instrument before and after
+every call. A second virtual machine of the same library does that, so that the first one runs at full speed. The two
+take turns, so that a slow-down of the device affects both. The instrument's own time, about a microsecond of each call,
+is subtracted. It is measured on the machine's built-in calls, which do almost nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 PART_SUFFIX = "_part"
-"""The name of a kernel that writes or reads parts of tensors ends in it and a number
+"""Suffix, followed by a number, in the name of a kernel that writes or reads parts of tensors
 (:mod:`devices.builds.concatenations`)."""
 _MOST_ROUNDS = 50
 _MOST_ARGUMENTS = 8
@@ -29,7 +29,8 @@ _BUILTIN = "vm.builtin."
 _CPU = 1  # of DLPack
 MAIN = "main"
 MAIN_BY_KERNEL = "main_by_kernel"
-"""``main`` of a CUDA library whose kernels are launched one by one, not as a CUDA graph: only so can they be timed."""
+"""``main`` of a CUDA library whose kernels are launched one by one, not as a CUDA graph: only then can they be
+timed."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,16 @@ class InNetworkTimes:
     secs: float
     """Median of whole runs that were not instrumented."""
     kernel_secs: Mapping[str, float]
-    """Median over runs of the seconds of all calls of a kernel in one run, without what the instrument takes of
-    them."""
+    """Seconds of all calls of a kernel in one run, without the instrument's own time: the median over runs."""
     calls: Mapping[str, int]
     """Calls of each kernel in one run."""
     clock_secs: float = 0.0
-    """Seconds that the instrument took of each call, on average."""
+    """Mean of the instrument's own seconds in a call."""
 
 
 def weighted_sum(times: Sequence[InNetworkTimes], weights: Sequence[float]) -> InNetworkTimes:
     """Return the times of a network over several inputs, each of which counts by its weight. Calls are those of the
-    first."""
+    first input."""
     secs: defaultdict[str, float] = defaultdict(float)
     for each, weight in zip(times, weights, strict=True):
         for name, of_kernel in each.kernel_secs.items():
@@ -59,8 +59,8 @@ def weighted_sum(times: Sequence[InNetworkTimes], weights: Sequence[float]) -> I
 
 
 class KernelClock:
-    """Instrument of a virtual machine that times its calls. ``sync``: waits until the device is done; None where calls
-    do."""
+    """Instrument of a virtual machine that times its calls. ``sync``: waits until the device is done; ``None`` if calls
+    wait for it themselves."""
 
     def __init__(self, sync: Callable[[], None] | None = None) -> None:
         self._sync = sync
@@ -68,10 +68,10 @@ class KernelClock:
         self.secs: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
         self.arguments: dict[str, int] = {}
-        """Arguments of a call of each kernel."""
+        """Number of arguments of each kernel."""
         self.least_secs: dict[int, float] = {}
-        """Least seconds of the machine's own calls by the number of their arguments: hardly more than this clock
-        takes of a call."""
+        """Least seconds of the machine's built-in calls by their number of arguments: hardly more than this clock's own
+        time."""
 
     def __call__(self, _function: Any, symbol: str, before_run: bool, _returned: Any, *arguments: Any) -> None:
         """Note the time before or after a call."""
@@ -95,7 +95,7 @@ class KernelClock:
         self.calls.clear()
 
     def own_secs(self, kernel: str, argument_secs: float) -> float:
-        """Return the seconds that this clock takes of a call of a kernel. ``argument_secs``: those of each argument."""
+        """Return this clock's own seconds in a call of a kernel. ``argument_secs``: its seconds for each argument."""
         if not self.least_secs:
             return 0.0
         fewest = min(self.least_secs)  # numbers become objects faster than tensors do
@@ -109,8 +109,8 @@ def time_in_turn(
     budget_secs: float,
     argument_secs: float = 0.0,
 ) -> InNetworkTimes:
-    """Return the times of a network from instrumented and plain runs in turn, for about ``budget_secs``, each at least
-    once.
+    """Return the times of a network from plain and instrumented runs in turn, which take about ``budget_secs``. There
+    is at least one of each.
 
     ``plain``, ``watched``: run the network until the device is done. ``argument_secs``: see
     :meth:`KernelClock.own_secs`.
@@ -134,10 +134,12 @@ def time_in_turn(
     return InNetworkTimes(secs, kernel_secs, calls, sum(own_secs.values()) / max(1, sum(calls.values())))
 
 
-def time_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float) -> InNetworkTimes:
+def time_in_network(
+    plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float
+) -> InNetworkTimes:
     """Return the times of the kernels of a network. ``plain``: a virtual machine of ``module`` on ``device`` without an
     instrument."""
-    from tvm.runtime.vm import VirtualMachine  # as Relax's, and in TVM's runtime library too
+    from tvm.runtime.vm import VirtualMachine  # the class of Relax, but TVM's runtime library has it too
 
     is_gpu = device.dlpack_device_type() != _CPU
     clock = KernelClock(device.sync if is_gpu else None)
@@ -153,8 +155,8 @@ def time_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any]
 
 
 def _argument_secs() -> float:
-    """Return the seconds that an instrument takes longer for each argument of a call, which becomes an object of
-    Python."""
+    """Return the seconds that each argument of a call adds to the time of an instrument: the argument becomes a Python
+    object."""
     import numpy as np
     import tvm_ffi
     from tvm.runtime import tensor
@@ -181,6 +183,6 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def kernel_of(name: str) -> str:
-    """Return the name of the kernel that a kernel of the library was made of: the layout conversion of its weights is
-    split off, and it may be one that reads or writes parts of tensors."""
+    """Return the original name of a kernel of the library. Its name has a suffix if the layout conversion of its
+    weights was split off, and another one if it reads or writes parts of tensors."""
     return re.sub(rf"{PART_SUFFIX}\d+$", "", name).removesuffix("_prepacked")

@@ -1,5 +1,5 @@
-"""A request for the inputs of a kernel, which are the same wherever they are made: where the kernel runs, nothing is
-sent."""
+"""A request for the inputs of a kernel. Inputs are the same wherever they are made. If they are made in the process
+that runs the kernel, nothing is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InputRequest:
     outputs: tuple[int, ...]
     positive: bool
     plan: CheckPlan | None = None
-    """Of a run whose outputs are compared; None for a timed one."""
+    """Plan of a run whose outputs are compared; ``None`` for a timed run."""
     special: bool = False
     """True for inputs with special values."""
 
@@ -46,8 +46,8 @@ class InputRequest:
 
     @classmethod
     def from_json(cls, text: str) -> InputRequest | None:
-        """Return what :meth:`to_json` wrote; None if that was other code of ours, or another numpy: either may draw
-        other numbers."""
+        """Return the request that :meth:`to_json` wrote; ``None`` if another version of our code or of numpy wrote it:
+        it may draw other numbers."""
         theirs, fields = json.loads(text)
         if theirs != made_by():
             return None
@@ -58,6 +58,6 @@ class InputRequest:
 
 @functools.cache
 def made_by() -> list[str]:
-    """Return what the numbers that are drawn depend on: versions of numpy and of our code. Called before the code on
-    disk may change."""
+    """Return the versions of numpy and of our code, on which the drawn numbers depend. The first call must come before
+    the code on disk may change."""
     return [np.__version__, source_digest()]

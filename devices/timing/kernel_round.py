@@ -1,11 +1,11 @@
-"""The extra time of kernels in a round, one after the other as in a network, beyond each of them alone.
+"""The extra time of kernels that run in a round, one after the other as in a network, compared with each kernel alone.
 
 A kernel that runs again and again finds its input where its last run left it, often in the cache of the same core. In a
-network it finds what another kernel wrote, perhaps on another core, and a call costs something too. So kernels take
-longer in a round than alone. Here the output of each kernel is the input of the next one: two pieces of memory take
-turns, as a network's storage does.
+network another kernel has written the input, perhaps on another core, and each call has a cost too. So kernels take
+longer in a round than alone. Here the output of each kernel is the input of the next one: two buffers alternate, as a
+network's storage does.
 
-Rounds and kernels alone are timed in turn: what slows the machine for a moment slows both.
+Rounds and kernels alone are timed in turn, so that a short slow-down of the machine affects both.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from devices.timing.cold_weights import WeightCopies
 from devices.timing.evaluator import batch_timer
 
 ROUNDS_SECS = 0.3
-"""Time for all of it, unless one comparison takes longer."""
+"""Seconds for all comparisons, unless a single one takes longer."""
 _ROUNDS = 3
 _LEAST_RUNS, _MOST_RUNS = 3, 100
 _BATCH_SECS = 5e-4
-"""Time of the runs of a kernel alone, for which there are not fewer than the least."""
+"""Seconds of the runs of a kernel alone. There are at least ``_LEAST_RUNS`` of them."""
 _COMPARISON = 12
-"""Rounds of which a comparison takes the time at most: rounds and kernels alone, each with one that does not count, and
-the copies of their weights."""
+"""Longest time of a comparison, in rounds: rounds and kernels alone, each with a run that does not count, and copying
+of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,19 @@ class RoundArguments:
     count: int
     """Number of the arguments."""
     reads: int | None
-    """Position of the input that the kernel before it writes; None for none."""
+    """Position of the input that the kernel before it writes; ``None`` for none."""
     writes: int | None
-    """Position of the output that the next kernel reads; None for none."""
+    """Position of the output that the next kernel reads; ``None`` for none."""
     weights: tuple[int, ...] = ()
     """Positions of the weights."""
 
     @classmethod
     def of(cls, artifact: Artifact, any_values: bool) -> RoundArguments:
-        """Return those of an artifact. The kernel before it writes its largest input that is no constant weight and no
-        integer, which may be an index.
+        """Return the arguments of an artifact's kernel. The kernel before it writes the largest input that is no
+        constant weight and no integer (an integer may be an index).
 
-        ``any_values``: false for a kernel that wants certain values (positive ones, or places): its inputs stay.
+        ``any_values``: false for a kernel that needs certain values (positive ones, or floats from which it makes
+        integers): no kernel writes its inputs.
         """
         floats = [at for at, spec in enumerate(artifact.args) if is_float(spec.dtype) and not spec.holds]
         inputs = [at for at in floats if at not in artifact.packed and at not in artifact.outputs]
@@ -92,7 +93,7 @@ def loaded_kernels(arguments: Sequence[RoundArguments], objects: Sequence[Any]) 
     """Return the kernels of a round.
 
     Args:
-        arguments: of the kernels.
+        arguments: arguments of each kernel.
         objects: the module and the tensors of each kernel, one after the other.
     """
     kernels = []
@@ -117,7 +118,8 @@ def one_round(kernels: Sequence[LoadedKernel]) -> Callable[[], None]:
         largest = max((tensors[at] for tensors, at, _ in passed_on), key=_bytes)
         memory = [_memory_like(largest) for _ in range(2)]
         for tensors, at, half in passed_on:
-            # The bits of another type may be subnormal numbers, which are slow.
+            # Tensors of another type keep their own memory: read as another type, bits may be subnormal numbers, which
+            # are slow.
             if str(tensors[at].dtype) == str(largest.dtype):
                 tensors[at] = memory[half]._create_view(tensors[at].shape, str(tensors[at].dtype), 0)
 
@@ -130,7 +132,7 @@ def one_round(kernels: Sequence[LoadedKernel]) -> Callable[[], None]:
 
 def in_chain(kernels: Sequence[LoadedKernel]) -> list[LoadedKernel]:
     """Return the kernels in an order in which each reads about as much as the one before it writes, as in a network:
-    what was written long before is no longer in the caches. The first one reads most."""
+    data that was written long before is no longer in the caches. The first kernel reads the most."""
     left = sorted(kernels, key=lambda each: each.size(each.arguments.reads), reverse=True)
     chain = left[:1]
     del left[:1]
@@ -145,7 +147,7 @@ def in_chain(kernels: Sequence[LoadedKernel]) -> list[LoadedKernel]:
 class KernelsAlone:
     """Times kernels of this process' CPU, each by itself.
 
-    Weights are as cold as in the round: between two runs of a kernel it reads those of all others.
+    Weights are as cold as in the round: between two uses of the same weights as much is read as all kernels have.
     """
 
     def __init__(self, kernels: Sequence[LoadedKernel], copies: WeightCopies) -> None:
@@ -154,7 +156,7 @@ class KernelsAlone:
         self._weights_bytes = sum(_bytes(each.tensors[at]) for each in kernels for at in each.arguments.weights)
 
     def secs(self) -> float:
-        """Return the sum of the kernels' seconds a run."""
+        """Return the sum of the seconds of one run of each kernel."""
         return sum(map(self._secs_of, self._kernels))
 
     def _secs_of(self, kernel: LoadedKernel) -> float:
@@ -168,27 +170,27 @@ class KernelsAlone:
 
 
 def extra_secs(run_round: Callable[[], None], alone_secs: Callable[[], float], most_round_secs: float) -> float | None:
-    """Return the seconds by which a round takes longer than the kernels alone: the median of comparisons, for about
-    :data:`ROUNDS_SECS`, one at least. Below 0 where noise is all that there is.
+    """Return the seconds by which a round takes longer than the kernels alone: the median of comparisons, which take
+    about :data:`ROUNDS_SECS`. There is at least one. Noise may bring it below 0.
 
     Args:
         run_round: calls each kernel once.
         alone_secs: returns the sum of the kernels' seconds alone.
-        most_round_secs: limit of a round. None is returned where the first one takes longer.
+        most_round_secs: limit of a round. ``None`` is returned if the first round takes longer.
     """
     began = time.perf_counter()
     if _timed(run_round) > most_round_secs:
         return None
     differences: list[float] = []
     while not differences or time.perf_counter() - began < ROUNDS_SECS:
-        run_round()  # it finds what the kernels alone left in the caches
+        run_round()  # not timed: the kernels alone have filled the caches
         round_secs = statistics.median(_timed(run_round) for _ in range(_ROUNDS))
         differences.append(round_secs - alone_secs())
     return statistics.median(differences)
 
 
 def most_round_secs(timeout_secs: float) -> float:
-    """Return the limit of a round for which :func:`extra_secs` takes ``timeout_secs`` at most, in addition to
+    """Return the limit of a round with which :func:`extra_secs` takes at most ``timeout_secs`` in addition to
     :data:`ROUNDS_SECS`."""
     return timeout_secs / (1 + _COMPARISON)
 

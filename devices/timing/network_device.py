@@ -13,17 +13,17 @@ from devices.timing.in_network import InNetworkTimes
 class NetworkHandle(Protocol):
     """A compiled network that is loaded on a device with its inputs and parameters.
 
-    Every method raises :class:`fleet_tune.base.errors.NetworkRunError` where the network fails or crashes,
-    UncheckedError where the device is lost, or its server cannot do it.
+    Every method raises :class:`fleet_tune.base.errors.NetworkRunError` if the network fails or crashes, UncheckedError
+    if the device is lost, or its server does not support the call.
     """
 
     def outputs(self) -> tuple[Array, ...]: ...
 
     def measure_within(self, budget_secs: float) -> float:
-        """Return the seconds of a run, as far as nothing disturbs it, over runs that take about ``budget_secs``
+        """Return the seconds of an undisturbed run, from runs that take about ``budget_secs`` together
         (:func:`devices.timing.run_series.calm_secs`)."""
 
-    def in_place(self, budget_secs: float) -> InNetworkTimes:
+    def kernel_times(self, budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel within the network."""
 
 

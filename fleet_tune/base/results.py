@@ -369,7 +369,7 @@ class InNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenInPlace:
+class ChosenInNetwork:
     """A task whose kernel is not the fastest one alone, because another kernel is faster in its place in the
     network."""
 
@@ -453,7 +453,7 @@ class NetworkResult:
     problem: str = ""
     fallbacks: tuple[Fallback, ...] = ()
     """Tasks that did not get their best kernel."""
-    chosen_in_place: tuple[ChosenInPlace, ...] = ()
+    chosen_in_network: tuple[ChosenInNetwork, ...] = ()
     """Tasks that got the kernel that is best in the network, and not the one that is best alone."""
     libraries: tuple[str, ...] = ()
     """Libraries whose kernels the network calls, each with its package and licence."""

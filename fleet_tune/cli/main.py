@@ -133,7 +133,7 @@ def _report_options(command: _F) -> _F:
 @click.argument("network")
 @run_options("method")
 @cost_model_option(
-    "Cost model in place of the method's: boosted, boosted-rank-loops, boosted-statements, boosted-invariant, "
+    "Cost model instead of the method's: boosted, boosted-rank-loops, boosted-statements, boosted-invariant, "
     "forest-knobs, gaussian or pacm."
 )
 @click.option(

@@ -126,7 +126,7 @@ def rollback(file: Path, network: str, device_class: str | None, to: int | None,
             json_line({"network": network, "current": after.number, "before": before.number, "hook_problem": problem})
         )
     else:
-        click.echo(f"{network}: version {after.number} is the current one now, in place of {before.number}")
+        click.echo(f"{network}: version {after.number} is the current one now, instead of {before.number}")
     if problem:
         click.echo(f"warning: the hook failed: {problem}", err=True)
 

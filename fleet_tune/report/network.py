@@ -56,10 +56,10 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
     if network.is_throttled:
         told = f"the CPU quota of this control group stopped it in {network.throttled:.0%} of the periods"
         yield "throttled", f"{told}: its times are those of the quota", "yellow"
-    if network.chosen_in_place:
-        count = len(network.chosen_in_place)
+    if network.chosen_in_network:
+        count = len(network.chosen_in_network)
         which = "one kernel, another is" if count == 1 else f"{count} kernels, others are"
-        yield "chosen in place", f"{which} faster alone, but not in the network", ""
+        yield "chosen in network", f"{which} faster alone, but not in the network", ""
     if network.in_network is not None:
         yield "time", _where_the_time_goes(network.in_network), ""
     for library in network.libraries:

@@ -27,7 +27,7 @@ _SURE = 0.99
 LEAST_ROUNDS, MOST_ROUNDS = 2, 8
 
 
-def judged_in_place(secs: Sequence[float], incumbent_secs: Sequence[float]) -> Verdict:
+def judged_in_network(secs: Sequence[float], incumbent_secs: Sequence[float]) -> Verdict:
     """Judge a version by its seconds and the incumbent's in each of ``LEAST_ROUNDS`` to ``MOST_ROUNDS`` rounds. Raise
     ValueError for another number of rounds."""
     rounds = len(secs)
@@ -39,11 +39,11 @@ def judged_in_place(secs: Sequence[float], incumbent_secs: Sequence[float]) -> V
     return Verdict(math.exp(mean), error, rounds, mean <= -t_quantile(_SURE, rounds) * error)
 
 
-def fastest_in_place(secs: Sequence[Sequence[float]]) -> tuple[int, Verdict] | None:
+def fastest_in_network(secs: Sequence[Sequence[float]]) -> tuple[int, Verdict] | None:
     """Return the number of the version to use instead of the incumbent, and its verdict. ``secs``: the seconds of each
     version in each round, the incumbent first. None if no version is faster beyond doubt; of several, the fastest."""
     incumbent, *others = secs
-    verdicts = [(number, judged_in_place(other, incumbent)) for number, other in enumerate(others, 1)]
+    verdicts = [(number, judged_in_network(other, incumbent)) for number, other in enumerate(others, 1)]
     faster = [(number, verdict) for number, verdict in verdicts if verdict.faster]
     return min(faster, key=lambda each: each[1].ratio, default=None)
 

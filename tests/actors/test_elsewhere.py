@@ -28,7 +28,7 @@ from fleet_tune.runs.fleet.device_access import opened, reached
 from tests.helpers.waiting import wait_until
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
-IN_PLACE = InNetworkTimes(3.0, {"kernel": 2.0}, {"kernel": 1}, 1.0)
+IN_NETWORK = InNetworkTimes(3.0, {"kernel": 2.0}, {"kernel": 1}, 1.0)
 
 
 class Network:
@@ -47,8 +47,8 @@ class Network:
             raise NetworkRunError("it fails on the device")
         return 2 * budget_secs
 
-    def in_place(self, _budget_secs: float) -> InNetworkTimes:
-        return IN_PLACE
+    def kernel_times(self, _budget_secs: float) -> InNetworkTimes:
+        return IN_NETWORK
 
 
 class Board:
@@ -135,7 +135,7 @@ def test_a_device_is_asked_where_it_is(board: tuple[RemoteDevice, Any]) -> None:
     assert output.flags.writeable
     assert output[0] == 5.0
     assert network.measure_within(1.5) == 3.0
-    assert network.in_place(1.0) == IN_PLACE
+    assert network.kernel_times(1.0) == IN_NETWORK
     with pytest.raises(NetworkRunError, match="it fails on the device"):
         network.measure_within(0.0)
 

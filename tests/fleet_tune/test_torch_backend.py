@@ -65,7 +65,7 @@ def compiled(module: torch.nn.Module, **options: Any) -> Callable[..., Any]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What runs in place of the region: ``tuned`` for each call of the tuned network."""
+    """What runs instead of the region: ``tuned`` for each call of the tuned network."""
     calls: list[str] = []
     make = torch_backend._compiled
 

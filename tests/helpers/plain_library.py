@@ -1,4 +1,4 @@
-"""A library of plain loops in place of oneDNN, for tests that need no fast one, and traces that call it."""
+"""A library of plain loops instead of oneDNN, for tests that need no fast one, and traces that call it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _quantised(name: str, family: str, *, dynamic: bool = False) -> Example:
 NETWORKS: dict[str, Make] = {
     **{
         f"{name}_pt2e": functools.partial(_quantised, name, "torchvision_networks")
-        # RegNet in place of ResNet, of which one ReLU is called several times: torchao 0.18 refuses that.
+        # RegNet instead of ResNet, of which one ReLU is called several times: torchao 0.18 refuses that.
         for name in ("regnet_x_400mf", "mobilenet_v2", "efficientnet_b0", "vit_of_4_layers")
     },
     "bert_pt2e": functools.partial(_quantised, "bert", "transformers_networks"),

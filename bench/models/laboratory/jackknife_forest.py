@@ -26,7 +26,7 @@ _COUNTS = "in_bag"
 
 
 class JackknifeForestModel(RandomForestModel):
-    """The random forest on knobs, with the deviation of its mean in place of its trees' spread."""
+    """The random forest on knobs, with the deviation of its mean instead of its trees' spread."""
 
     KIND: ClassVar[str] = "forest-jackknife"
 

@@ -60,7 +60,7 @@ class Channel:
         return message
 
     def send_or_drop(self, body: bytes) -> None:
-        """Send a short message of bytes, or drop it where the other end is stopped or gone."""
+        """Send a short message of bytes, or drop it if the other end is stopped or gone."""
         with contextlib.suppress(OSError):
             self._socket.send(_LENGTH.pack(len(body)) + body, socket.MSG_DONTWAIT)
 
@@ -150,7 +150,8 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 self._process.kill()
-        # Its own children may outlive it. The kernel does not reuse its number while its group exists; later it may.
+        # The child's own children may outlive it. The kernel does not reuse its process id while its group exists, but
+        # may later.
         elif not self._group_ended and not Path(f"/proc/{self._process.pid}").exists():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -220,8 +221,8 @@ def without_torch() -> None:
 
 
 def load_tvm() -> None:
-    """Import TVM without torch in the child. The garbage collector, which finds nothing in modules, is paused, which
-    saves about a sixth of the time."""
+    """Import TVM without torch in the child. The garbage collector, which would find nothing, is paused: that saves
+    about a sixth of the time."""
     without_torch()
     with garbage_collection_paused():
         importlib.import_module("tvm")

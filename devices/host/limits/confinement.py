@@ -31,7 +31,7 @@ class SessionLimits:
     upload_bytes: int
     """Size of all files that a session has on the device at a time."""
     memory_bytes: int
-    """Memory that a session may allocate on top of what it starts with."""
+    """Memory that a session may allocate in addition to the memory that it has at its start."""
 
 
 def default_limits() -> SessionLimits:
@@ -67,8 +67,8 @@ def _group_limits(root: Path) -> list[Path]:
 
 
 def confine(limits: SessionLimits) -> None:
-    """Bound what a session's process allocates and writes, and make it the first that the kernel kills when memory is
-    short. An allocation beyond the limit fails, which affects the candidate alone.
+    """Limit the memory and the files of a session's process, and make it the first process that the kernel kills if
+    memory is short. An allocation beyond the limit fails, which affects the candidate alone.
 
     The limit counts private writable memory, not reserved addresses: CUDA reserves far more than it uses.
     """
@@ -100,9 +100,9 @@ def check_account(name: str) -> None:
 
 
 def become(name: str, rt_priority: int = 0) -> None:
-    """Give up this process' rights for those of the user ``name``, for good: no program that it starts gains any.
+    """Switch this process to the user ``name`` for good: no program that it starts can gain further rights.
 
-    ``rt_priority``: highest real-time priority that stays allowed, where this process may allow it; 0 for the system's
+    ``rt_priority``: highest real-time priority that stays allowed, if this process may allow it; 0 for the system's
     default.
     """
     account = pwd.getpwnam(name)

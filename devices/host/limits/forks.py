@@ -1,8 +1,9 @@
-"""Forks of a process that runs compiled networks: what must be whole in the child, and what TVM's pool needs there.
+"""Forks of a process that runs compiled networks: the locks and the handles of TVM's thread pool that the child needs.
 
 The child of a fork has one thread, the one that forked, and a copy of the memory as it was at that moment. A lock that
 another thread held stays locked in it, and what that thread was changing stays half changed. The threads of TVM's pool
-are gone, but the pool believes in them: kernels wait for them without end, and so does the end of the process.
+do not exist in the child, but the pool does not know that: kernels would wait for them without end, and so would the
+end of the process.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fleet_tune.base.errors import UserError
 
 #: glibc keeps the stacks of ended threads, up to this sum.
 _STACK_CACHE_BYTES = 40 * 2**20
-#: Size of a stack where ``ulimit -s`` is unlimited.
+#: Size of a stack if ``ulimit -s`` is unlimited.
 _STACK_BYTES = 2 * 2**20
 
 
@@ -28,7 +29,7 @@ class ForkError(UserError, RuntimeError):
 
 
 class ForkLocks:
-    """Locks that every fork of this process waits for: what they guard is whole in the child.
+    """Locks that every fork of this process waits for, so that the data that they guard is consistent in the child.
 
     A thread takes one of them at a time. A fork takes all, in the order in which they were made.
     """
@@ -76,10 +77,10 @@ def thread_count() -> int:
 
 
 def wake_pool() -> None:
-    """Have the threads of the calling thread's pool look for work, as they do for a while after each kernel.
+    """Make the threads of the calling thread's pool look for work, as they do for a while after each kernel.
 
-    Later they sleep in condition variables. The end of a pool waits until these are left, in the child of a fork for
-    ever.
+    Later they sleep in condition variables. The end of a pool waits until no thread is in these: in the child of a fork
+    it would wait forever.
     """
     import tvm
 
@@ -94,8 +95,8 @@ def revive_handles(count: int) -> int:
 
     Called in the child before it starts a thread. Returns the number of threads that were started for it.
 
-    A handle is an address in the thread's stack. glibc unmaps the stacks of dead threads, or gives them to new ones.
-    So new threads get them here: they end at once, and nobody but the owner of the handle joins them.
+    A handle is an address in the thread's stack. glibc unmaps the stacks of dead threads, or gives them to new ones. So
+    new threads get these stacks here. They end at once, and only the owner of a handle joins them.
     """
     libc = ctypes.CDLL(None)
     stack_bytes = resource.getrlimit(resource.RLIMIT_STACK)[0]

@@ -10,8 +10,8 @@ _MEMORY_WORDS = ("out of memory", "allocation failed", "bad_alloc", "memoryerror
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Let allocations of this process fail beyond ``limit_bytes`` of private memory (code and mapped files do not
-    count): a build that needs more fails, and does not take the host's memory."""
+    """Make allocations of this process fail beyond ``limit_bytes`` of private memory (code and mapped files do not
+    count). So a build that needs more fails instead of using up the host's memory."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
@@ -22,7 +22,7 @@ def over_memory(text: str) -> bool:
 
 def memory_lacked(text: str) -> bool:
     """Return true if a process that ended with ``text`` may have lacked memory: it was refused some, or it was killed
-    from outside, mostly by the kernel of a machine that has none left."""
+    from outside, mostly by the kernel of a machine that has no memory left."""
     return over_memory(text) or "SIGKILL" in text
 
 

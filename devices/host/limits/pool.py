@@ -1,4 +1,4 @@
-"""CPUs and number of TVM's threads."""
+"""CPUs and number of the threads of TVM's pools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bind_pool(cpus: Sequence[int]) -> None:
     """Give the calling thread's pool a thread on each of ``cpus``, its own among them. TVM has one pool for each thread
     that calls kernels.
 
-    There are not more threads than ``TVM_NUM_THREADS`` says, and none is bound where ``TVM_BIND_THREADS`` is 0.
+    There are at most ``TVM_NUM_THREADS`` threads, and none is bound if ``TVM_BIND_THREADS`` is 0.
     """
     import tvm_ffi
 
@@ -33,14 +33,14 @@ def bind_pool(cpus: Sequence[int]) -> None:
 
 
 class ThreadPools(threading.local):
-    """TVM's pools of a process whose threads run compiled networks, each with its own number of threads.
+    """TVM's thread pools in a process whose threads run compiled networks, each with its own number of threads.
 
     By default a pool uses half of the CPUs on x86. Naming the CPUs is what sets the number: a number alone is capped by
     that default at every launch. A pool never becomes larger than it was made, so each is made for the largest number
-    that was ``announced`` until then.
+    of threads that was announced until then (:meth:`announce`).
 
-    The child of a fork lacks the threads of the pool that the forking thread had: what it calls runs in another thread,
-    with a pool of its own (:mod:`devices.host.limits.forks`).
+    The child of a fork lacks the threads of the forking thread's pool: networks run there in another thread, with a
+    pool of its own (:mod:`devices.host.limits.forks`).
     """
 
     _most = 1
@@ -66,10 +66,10 @@ class ThreadPools(threading.local):
         cls._most = max(cls._most, threads)
 
     def use(self, threads: int) -> int:
-        """Have the calling thread's pool use ``threads``, or as many as it can; returns how many.
+        """Make the calling thread's pool use ``threads`` threads, or as many as it can. Return how many.
 
-        The calling thread itself may run where it could before: it is a user's own, whose other work, threads and
-        processes would be confined to these CPUs too.
+        The calling thread keeps its CPUs: it is the user's thread, whose other work, threads and processes would
+        otherwise be confined to the pool's CPUs too.
         """
         allowed = os.sched_getaffinity(0)
         if not self._made_for:
@@ -84,7 +84,7 @@ class ThreadPools(threading.local):
         return used
 
     def in_substitute(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Return what the call returns in a thread that takes the place of the calling one, whose pool is lost."""
+        """Return the result of ``call``, which runs in a substitute thread: the calling thread's pool is lost."""
         if self._substitute is None:
             self._substitute = ThreadPoolExecutor(1, "network")
         return self._substitute.submit(call, *args, **kwargs).result()
@@ -116,6 +116,6 @@ class ThreadPools(threading.local):
 
 def cpus_of_pool(allowed: Collection[int], threads: int, number: int) -> list[int]:
     """Return the CPUs of the process's pool with this ``number``, counted from 0: ``threads`` of those ``allowed``, or
-    all of them where there are fewer. Pools share no CPU before all are taken."""
+    all of them if there are fewer. Pools share no CPU before all are taken."""
     order, begin = sorted(allowed), number * threads % len(allowed)
     return (order[begin:] + order[:begin])[:threads]

@@ -22,7 +22,7 @@ KERNEL_PRIORITY = 1  # the lowest: above everything that is not real-time, below
 
 
 def refusal(root: Path = Path("/")) -> str:
-    """Return why this process cannot raise its priority, or must not; empty where it can."""
+    """Return why this process cannot raise its priority, or must not; empty if it can."""
     try:
         runtime = int((root / "proc/sys/kernel/sched_rt_runtime_us").read_text())
         period = int((root / "proc/sys/kernel/sched_rt_period_us").read_text())
@@ -40,10 +40,10 @@ def refusal(root: Path = Path("/")) -> str:
 
 
 class RealtimePriority:
-    """Real-time priority for the kernels of this process, where it is ``wanted`` and allowed."""
+    """Real-time priority for the kernels of this process, if it is ``wanted`` and allowed."""
 
     def __init__(self, wanted: bool = True) -> None:
-        #: Reason why kernels run without it; empty where they have it.
+        #: Reason why kernels run without it; empty if they have it.
         self.refused = refusal() if wanted else "not wanted"
 
     @contextlib.contextmanager
@@ -77,7 +77,7 @@ def kernel_threads() -> list[int]:
 def pin_beside_pool() -> None:
     """Bind the calling thread, which runs its share of a kernel, to a core that TVM's pool has left for it.
 
-    TVM binds the threads of its pool to a core each, and lets the calling thread move: over their cores too.
+    TVM binds each thread of its pool to a core, but lets the calling thread move, also to the cores of the pool.
     """
     allowed = os.sched_getaffinity(0)
     here = threading.get_native_id()
@@ -88,7 +88,7 @@ def pin_beside_pool() -> None:
 
 
 def free_core(allowed: set[int], pool: Iterable[set[int]]) -> int | None:
-    """Return the first core of ``allowed`` that no bound thread of ``pool`` has; None where a thread may run anywhere,
+    """Return the first core of ``allowed`` that no bound thread of ``pool`` has; ``None`` if a thread may run anywhere,
     no core is left, or there is no pool."""
     bound = list(pool)
     if not bound or any(len(cores) != 1 for cores in bound):

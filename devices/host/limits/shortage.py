@@ -1,4 +1,5 @@
-"""Errors by which a machine is short of disk space, processes or open files: they say nothing of what met them."""
+"""Errors of a machine that is short of disk space, processes or open files. They are no fault of the work that
+fails."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ _TEXTS = ("No space left on device", "Disk quota exceeded", "Too many open files
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return true if the error, or what it was raised from, is such a shortage; linkers and other processes tell it as
-    text."""
+    """Return true if the error, or an error that caused it, is such a shortage. Linkers and other processes report it
+    as text."""
     reason: BaseException | None = error
     while reason is not None:
         if (isinstance(reason, OSError) and reason.errno in _ERRORS) or any(text in str(reason) for text in _TEXTS):

@@ -2,7 +2,7 @@
 (:mod:`devices.host.quiet_windows.process_pauser`).
 
 Run as ``python -m devices.host.quiet_windows.guardian FOLDER PID``, with the reading end of a pipe as its standard
-input, whose other end is PID's alone. It leaves its parent, and ends with the pipe.
+input, whose other end only PID has. It detaches from its parent, and ends when the pipe is closed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Processes of a host that are stopped while a device measures, and continued afterwards whatever happens.
 
-Files in one folder on a local file system say which processes may be stopped, which are, and for how long all of them
-together have been:
+Files in one folder on a local file system say which processes may be stopped, which processes are stopped, and for how
+long windows were open:
 
 - ``pausable/``: one file for each process or process group that may be stopped. Its writer holds a lock on it
   (flock(2), which the kernel releases when a process dies); without that lock the process is not stopped.
 - ``paused/``: one file for each process that has stopped others. It lists them, and is written before they are stopped.
-- ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC), which do not count as a build's seconds.
+- ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC). They do not count as a build's seconds.
 
 A process that stops others may die. A guardian (:mod:`devices.host.quiet_windows.guardian`), a process outside of its
 process group that holds the other end of a pipe, then continues them at once, unless another window is open by then. So
@@ -33,9 +33,9 @@ from pathlib import Path
 from devices.host.quiet_windows.window_locks import ROOM, WindowLocks
 from fleet_tune.base.processes import pid_namespace, stat_fields
 
-_LEDGER = struct.Struct("<dd")  # seconds of the closed windows; opening time of the open one, 0 for none
+_LEDGER = struct.Struct("<dd")  # seconds of all closed windows; opening time of the open one, 0 for none
 _ROOT = Path(__file__).resolve().parents[3]
-# A process in a call of the kernel that cannot be interrupted (the disk) stops when it returns.
+# A process in an uninterruptible system call (of the disk) stops only when the call returns.
 _STOPPED_WITHIN_SECS = 0.05
 _LOOK_EVERY_SECS = 0.0005
 
@@ -48,9 +48,9 @@ class PausableProcess:
     group: bool
     """True for the whole group."""
     started: str
-    """Start in ticks since boot: a process of the same number that started at another time is another one."""
+    """Start in ticks since boot: a process with the same id that started at another time is another process."""
     namespace: str
-    """Namespace of the number."""
+    """Namespace of the process id."""
 
     @classmethod
     def of(cls, pid: int, *, group: bool) -> PausableProcess:
@@ -62,12 +62,12 @@ class PausableProcess:
         return f"{self.pid} {int(self.group)} {self.started} {self.namespace}\n"
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal. Returns true if the process is there. SIGCONT reaches a group also where its first process is
+        """Send a signal. Returns true if the process is there. SIGCONT also reaches a group whose first process is
         gone."""
         try:
             if self.namespace != pid_namespace() or self.pid == os.getpid():
                 return False
-            # No process has the number, so none can have reused it: the kernel keeps it while its group exists.
+            # No process has this id, so none can have reused it: the kernel does not reuse it while the group exists.
             orphaned = self.group and number is signal.SIGCONT and not Path(f"/proc/{self.pid}").exists()
             if not orphaned and stat_fields(self.pid)[19] != self.started:
                 return False
@@ -99,7 +99,7 @@ class PauseRegistration:
             raise
 
     def close(self) -> None:
-        """Take the permission back. May be called twice."""
+        """Withdraw the permission. May be called twice."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -133,7 +133,7 @@ class ProcessPauser:
             resume_processes(self._folder, note)
 
     def resume_abandoned(self) -> None:
-        """Continue processes whose stopper is gone. Only where no window is open."""
+        """Continue processes that a process which is gone has stopped. Only to be called while no window is open."""
         if (self._folder / "paused").exists():
             for note in (self._folder / "paused").iterdir():
                 resume_processes(self._folder, note)
@@ -159,7 +159,7 @@ class ProcessPauser:
                     os.close(descriptor)
 
     def _guarded(self) -> None:
-        """Start a guardian if there is none. Raises RuntimeError where that fails."""
+        """Start a guardian if there is none. Raises RuntimeError if that fails."""
         if self._lifeline is not None:
             try:
                 os.write(self._lifeline, b".")
@@ -186,7 +186,7 @@ class ProcessPauser:
 
 
 def resume_processes(folder: Path, note: Path) -> None:
-    """Continue the processes of a note, and remove it. Without a note another window has done so."""
+    """Continue the processes of a note, and remove the note. If there is no note, another window has done so."""
     if not note.exists():
         return
     try:
@@ -200,8 +200,8 @@ def resume_processes(folder: Path, note: Path) -> None:
 def resume_processes_of(folder: Path, pid: int) -> None:
     """Continue the processes that ``pid``, which is gone, has stopped.
 
-    Where another window is open by now, it has continued them, and stopped them anew for itself: this waits for it, and
-    nothing is left to do.
+    If another window is open by now, it has continued them and stopped them again for itself. Then this waits for its
+    end, and nothing is left to do.
     """
     note = note_of(folder, pid)
     if not note.exists():
@@ -217,18 +217,18 @@ def resume_processes_of(folder: Path, pid: int) -> None:
 
 
 def note_of(folder: Path, pid: int) -> Path:
-    """Return the file that lists what the process ``pid`` has stopped; it exists while they are stopped."""
+    """Return the file that lists the processes that ``pid`` has stopped; it exists while they are stopped."""
     return _note(folder, pid)
 
 
 def running_clock(folder: Path) -> float:
-    """Return the seconds since some moment, without those in which pausable processes were stopped."""
+    """Return the seconds since a fixed moment, without the seconds in which pausable processes were stopped."""
     closed, opened = _read_ledger(folder)
     return (opened or time.monotonic()) - closed
 
 
 def window_open_secs(folder: Path) -> float:
-    """Return the seconds since the window opened that has stopped processes; 0 where none is open."""
+    """Return the seconds since the opening of the window that has stopped processes; 0 if none is open."""
     _, opened = _read_ledger(folder)
     return time.monotonic() - opened if opened else 0.0
 
@@ -238,7 +238,7 @@ def _note(folder: Path, pid: int) -> Path:
 
 
 def _write_note(note: Path, processes: Iterable[PausableProcess]) -> None:
-    """Write a note whole or not at all: its writer may be killed, and the disk full. Raises OSError."""
+    """Write a note completely or not at all: its writer may be killed, or the disk may be full. Raises OSError."""
     note.parent.mkdir(exist_ok=True)
     beside = note.parent.parent / f"paused.{note.name}.new"
     try:
@@ -263,7 +263,7 @@ def _listed(path: Path) -> list[PausableProcess]:
 
 
 def _wait_stopped(processes: Iterable[PausableProcess]) -> None:
-    """Wait until the processes are stopped, but not for long."""
+    """Wait until the processes are stopped, for a short time at most."""
     deadline = time.monotonic() + _STOPPED_WITHIN_SECS
     waited_for = list(processes)
     while time.monotonic() < deadline and (waited_for := [each for each in waited_for if each.runs()]):

@@ -4,8 +4,8 @@ Work on the host is stopped while a window is open (:mod:`devices.host.quiet_win
 for no build and no search. Work that cannot be stopped, because people or other machines wait for its process, is
 short, and the window waits for it.
 
-Lock files (:mod:`devices.host.quiet_windows.window_locks`) say whose turn it is. Who waits for longer than a moment
-says so (:mod:`fleet_tune.base.waits`), and a holder that somebody has stopped is passed over.
+Lock files (:mod:`devices.host.quiet_windows.window_locks`) say whose turn it is. A process that waits for longer than a
+moment tells people (:mod:`fleet_tune.base.waits`). A holder that somebody has stopped loses its turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["QuietTimeoutError", "QuietWindow", "WindowLostError"]
 
 
 class WindowLostError(FleetTuneError):
-    """The process that had the window was stopped, and others have taken it: what it measured does not count."""
+    """The process that had the window was stopped, and others have taken the window: its measurements do not count."""
 
     def __init__(self) -> None:
         super().__init__("the process that measured was stopped, and its quiet window was given to others")
@@ -50,7 +50,7 @@ class QuietWindow:
         path: a folder on a local file system, created if missing, which nobody else may write to: processes that are
             listed there are sent signals.
         timeout_secs: time that :meth:`working` and :meth:`quiet` wait before they raise QuietTimeoutError.
-        title: what this process is for those who wait for it; empty for its command.
+        title: name of this process for people whose processes wait for it; empty for its command.
     """
 
     def __init__(self, path: str | Path, timeout_secs: float = 120.0, title: str = "") -> None:
@@ -66,8 +66,8 @@ class QuietWindow:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Do short work that would disturb a measurement, and that a window waits for; many may work at once. Inside
-        :meth:`quiet` it adds nothing."""
+        """Do short work that would disturb a measurement. A window waits for its end, and many processes may work at
+        once. Inside :meth:`quiet` this does nothing."""
         if self._depth():
             with self._nested():
                 yield
@@ -92,7 +92,7 @@ class QuietWindow:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Do work of this process, which windows stop as a whole meanwhile. No person may wait for it."""
+        """Let windows stop this whole process during the block. No person may wait for the process."""
         with self.working():
             registration = PauseRegistration(self.path, PausableProcess.of(os.getpid(), group=False))
         try:
@@ -110,8 +110,8 @@ class QuietWindow:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Have the host for the block: pausable processes are stopped, nobody else works, and no other measurement
-        runs.
+        """Have the host to itself during the block: pausable processes are stopped, nobody else works, and no other
+        measurement runs.
 
         Raises RuntimeError inside :meth:`working`.
         """
@@ -127,13 +127,13 @@ class QuietWindow:
                 yield
 
     def check(self) -> None:
-        """Raises WindowLostError where this thread's window was taken by others, since this process was stopped."""
+        """Raise WindowLostError if others have taken this thread's window because this process was stopped."""
         if self._held.generation != self._locks.generation:
             raise WindowLostError
 
     def continue_abandoned(self) -> None:
-        """Continue what a window of another process has stopped that does not move; to be called now and then by a
-        process that no window stops, since those that wait for the window may all be stopped. Raises
+        """Continue the processes that another process' window has stopped, if that process does not move. A process
+        that no window stops calls this now and then: all processes that wait for the window may be stopped. Raises
         QuietTimeoutError."""
         others = [holder for holder in self._locks.holders() if not holder.is_this_process]
         if others and window_open_secs(self.path) >= TELL_SECS:
@@ -155,8 +155,7 @@ class QuietWindow:
 def make_own_folder(folder: Path) -> None:
     """Make a folder that this user alone may enter, or use the one that is there.
 
-    Its name can be guessed: raises WindowFolderError where somebody else has made it, or may write to it, or it is a
-    link.
+    Its name can be guessed: raises WindowFolderError if somebody else has made it, or may write to it, or it is a link.
     """
     next_step = "remove it, or set TMPDIR to a folder of your own"
     try:

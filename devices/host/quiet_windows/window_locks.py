@@ -1,15 +1,15 @@
-"""The lock files of a host's quiet windows, who holds them, and what happens where a holder does not move.
+"""The lock files of a host's quiet windows, their holders, and the next generation of files if a holder does not move.
 
 - ``room``: work that a window must not disturb holds it shared, a measurement holds it exclusively;
 - ``turnstile``: everybody passes it before entering the room. A measurement stays in it while it waits and measures, so
   workers that come later queue behind it, and a steady stream of them cannot starve it;
-- ``holders/``: one file for each process that holds one of the locks, which says what it is.
+- ``holders/``: one file for each process that holds one of the locks, which says which process it is.
 
-The kernel frees flock(2) when a process dies, however it dies. It does not when somebody stops a process (SIGSTOP, a
-debugger, a frozen control group). Whoever waits for holders that were all stopped for :data:`STILL_LOOKS` looks in a
-row, and took no processor time, passes them over: it makes the lock files of the next *generation*, and from then on
-everybody uses those. A holder that is slow is never passed over. One that wakes up finds the next generation, and
-knows that its window is lost: what it has measured does not count.
+The kernel releases flock(2) when a process dies, however it dies. It does not release it if somebody stops the process
+(SIGSTOP, a debugger, a frozen control group). A waiting process checks the holders every second. If all of them were
+stopped and took no processor time in :data:`STILL_LOOKS` checks in a row, it passes them over: it makes the lock files
+of the next *generation*, and from then on everybody uses these. A holder that is only slow is never passed over. A
+holder that wakes up finds the next generation. Its window is lost, and its measurements do not count.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class HeldLocks:
 
 
 class WindowLocks:
-    """The lock files in ``folder``. ``title``: what this process is for others, empty for its command."""
+    """The lock files in ``folder``. ``title``: name of this process for others; empty for its command."""
 
     def __init__(self, folder: Path, title: str = "") -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class WindowLocks:
 
     @property
     def generation(self) -> int:
-        """The number of the lock files that count now."""
+        """The number of the lock files that are in use now."""
         prefix = f"{TURNSTILE}."
         numbers = (name.removeprefix(prefix) for name in os.listdir(self.folder) if name.startswith(prefix))
         return max((int(number) for number in numbers if number.isdigit()), default=0)
@@ -130,10 +130,10 @@ class WindowLocks:
 
     @contextlib.contextmanager
     def _noted(self, generation: int) -> Iterator[Path]:
-        """Say that this process holds a lock. Yields the file that says so."""
+        """Write a file that says that this process holds a lock. Yield its path."""
         process = HostProcess.of(os.getpid())
         path = self.folder / _HOLDERS / f"{process.pid}-{secrets.token_hex(4)}"
-        with contextlib.suppress(OSError):  # on a full disk nobody learns who it is
+        with contextlib.suppress(OSError):  # on a full disk nobody learns of the holder
             path.parent.mkdir(exist_ok=True)
             path.write_text(f"{process.pid} {process.started} {process.namespace} {generation}\n{self.title}\n")
         try:
@@ -142,7 +142,8 @@ class WindowLocks:
             path.unlink(missing_ok=True)
 
     def pass_over(self, generation: int, holders: Sequence[WindowHolder]) -> None:
-        """Make the lock files of the next generation. Of those who want that at the same time, one does it."""
+        """Make the lock files of the next generation. If several processes do so at the same time, only one
+        succeeds."""
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self.path(TURNSTILE, generation + 1), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             who = " and ".join(holder.text for holder in holders)
@@ -156,7 +157,7 @@ class WindowLocks:
 
 
 class _HolderWatch:
-    """Waits for locks, and looks meanwhile who has them."""
+    """Waits for locks, and meanwhile checks which processes hold them."""
 
     def __init__(
         self, locks: WindowLocks, deadline: float, timeout_secs: float, wait_for: Callable[[str], None]
@@ -166,13 +167,13 @@ class _HolderWatch:
         self._timeout_secs = timeout_secs
         self._wait_for = wait_for
         self._looks: dict[Path, tuple[int, int | None]] = {}
-        """Looks in a row at which each holder was stopped, and its processor time."""
+        """By holder: the number of checks in a row at which it was stopped, and its processor time."""
         self._looked_at = 0.0
         self.own: Path | None = None
         """The file of this waiter, which may hold the turnstile."""
 
     def locked(self, name: str, mode: int, generation: int) -> int | None:
-        """Return the descriptor of a lock file, locked; closing it unlocks. None where the generation is over."""
+        """Return the descriptor of a lock file, locked; closing it unlocks. ``None`` if the generation is over."""
         path = self._locks.path(name, generation)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -193,7 +194,7 @@ class _HolderWatch:
                 waiter.abandon()
                 raise QuietTimeoutError(f"{path} was not free within {self._timeout_secs:g} s")
             holders = [holder for holder in self._locks.holders() if holder.path != self.own]
-            # A thread of this process is no news for anybody.
+            # People are not told of a thread of this process.
             others = [holder for holder in holders if not holder.is_this_process]
             if others or not holders:
                 self._wait_for(" and ".join(holder.text for holder in others) or "another process")
@@ -204,8 +205,8 @@ class _HolderWatch:
                 return None
 
     def _stand_still(self, holders: Sequence[WindowHolder]) -> bool:
-        """Return true if all holders have stood still at each of the last looks. Seconds in which this process itself
-        was stopped are no looks."""
+        """Return true if all holders have stood still at each of the last checks. Checks from before a time in which
+        this process itself was stopped do not count."""
         now = time.monotonic()
         if now - self._looked_at > 3 * LOOK_SECS:
             self._looks.clear()
@@ -221,7 +222,7 @@ class _HolderWatch:
 
 
 class _Waiter:
-    """A thread blocked in flock; once it is abandoned, it gives the lock back as soon as it gets it."""
+    """A thread blocked in flock; once it is abandoned, it releases the lock as soon as it gets it."""
 
     def __init__(self, descriptor: int, mode: int) -> None:
         self._descriptor = descriptor
@@ -246,7 +247,7 @@ class _Waiter:
         return self._locked.wait(max(0.0, timeout_secs))
 
     def abandon(self) -> None:
-        """Leave the descriptor to the thread, or close it where the lock was obtained meanwhile."""
+        """Leave the descriptor to the thread, or close it if the lock was obtained meanwhile."""
         with self._state:
             self._abandoned = True
             if self._locked.is_set():
@@ -254,7 +255,7 @@ class _Waiter:
 
 
 def _read_holder(path: Path) -> WindowHolder | None:
-    """Read a holder's file; None for one that is gone, or that is being written."""
+    """Read a holder's file; ``None`` if the file is gone, or is being written."""
     try:
         first, title = path.read_text(errors="replace").split("\n")[:2]
         pid, started, namespace, generation = first.split(" ")

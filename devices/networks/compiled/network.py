@@ -51,7 +51,7 @@ from devices.networks.compiled.manifest import (
 from devices.networks.input_shapes import InputShapes
 from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
-from devices.timing.in_network import InNetworkTimes, time_in_place
+from devices.timing.in_network import InNetworkTimes, time_in_network
 from devices.timing.run_series import calm_secs
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import OutputFolderError
@@ -244,14 +244,14 @@ class CompiledNetwork:
             first_secs = self._timed(arguments, min(3, int(budget_secs / first_secs)))[-1]
         return calm_secs(lambda runs: self._timed(arguments, runs), first_secs, budget_secs)
 
-    def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InNetworkTimes:
+    def kernel_times(self, inputs: Sequence[Any], budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel in a run on ``inputs``, over runs that take about ``budget_secs``."""
         if _POOLS.is_lost:
-            return _POOLS.in_substitute(self.in_place, inputs, budget_secs)
+            return _POOLS.in_substitute(self.kernel_times, inputs, budget_secs)
         arguments = self._arguments(tuple(inputs))
         with self._lock:
             self._start_threads()
-            return time_in_place(self._machine, self._module, self._device, arguments, budget_secs)
+            return time_in_network(self._machine, self._module, self._device, arguments, budget_secs)
 
     def _timed(self, arguments: Sequence[Any], runs: int) -> list[float]:
         """Return the seconds of each of several runs."""

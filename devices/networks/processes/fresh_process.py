@@ -105,8 +105,8 @@ class PreloadedProcess:
             self._opened = opened.pop_all()
 
     def tried(self, folder: Path) -> tuple[Outputs, tuple[float, InNetworkTimes] | None]:
-        """Return the results of :func:`outputs_of_all`, and of :func:`measure` and :func:`in_place`, for the network in
-        ``folder``. The times are None if the network cannot be timed. May be called once."""
+        """Return the results of :func:`outputs_of_all`, and of :func:`measure` and :func:`kernel_times`, for the
+        network in ``folder``. The times are None if the network cannot be timed. May be called once."""
         with self._opened:
             try:
                 out, errors = self._process.communicate(f"{folder}\n", _TIMEOUT_SECS)
@@ -151,7 +151,7 @@ def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_s
     return min(times[0]), min(times[1])
 
 
-def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNetworkTimes:
+def kernel_times(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNetworkTimes:
     """Return the time of each kernel within the network in ``folder``, over runs that take about ``budget_secs``.
     Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
@@ -159,7 +159,7 @@ def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNet
         return InNetworkTimes(**found)
 
 
-def in_place_in_turn(
+def kernel_times_interleaved(
     folders: Sequence[Path], weighted: Sequence[WeightedInputs], rounds: int, budget_secs: float
 ) -> Iterator[list[InNetworkTimes]]:
     """Yield the times of the kernels of several networks, round by round. Each time is a sum over inputs by their

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
         if KERNELS in arguments[4:]:
             networks = [network, *(load(Path(each)) for each in arguments[5:])]
             sets = [given for _, given in _at_extents(work, len(inputs))] or [inputs]
-            times = [[asdict(each.in_place(given, budget_secs / len(sets))) for given in sets] for each in networks]
+            times = [[asdict(each.kernel_times(given, budget_secs / len(sets))) for given in sets] for each in networks]
             print(json.dumps({"networks": times}))
             return
         if budget_secs > 0 and ALL not in arguments[4:]:
@@ -116,7 +116,7 @@ def _times(network: CompiledNetwork, inputs: Sequence[Array], budget_secs: float
     try:
         return {
             "secs": network.measure_within(inputs, budget_secs),
-            "networks": [[asdict(network.in_place(inputs, budget_secs))]],
+            "networks": [[asdict(network.kernel_times(inputs, budget_secs))]],
         }
     except Exception as error:
         print(last_line(error), file=sys.stderr)

@@ -10,7 +10,7 @@ from devices.networks.compiled import network_folder
 from fleet_tune.base.results import Fallback, FallbackKernel, NetworkResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.publishing import manifest
-from fleet_tune.runs.publishing.choice_in_place import ChoiceInPlace
+from fleet_tune.runs.publishing.choice_in_network import ChoiceInNetwork
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
 from fleet_tune.runs.publishing.incumbents import Incumbents, RecordSupplier
 from fleet_tune.runs.publishing.network_check import NetworkCheck, RunnerLostError
@@ -84,7 +84,7 @@ def publish_class(
         )
         runner = check.runner
         if runner is not None:
-            checked = ChoiceInPlace(network, check, runner, incumbents).chosen(checked)
+            checked = ChoiceInNetwork(network, check, runner, incumbents).chosen(checked)
         _warn_of_error(network, checked)
         result = dataclasses.replace(
             result.with_errors(checked.errors),
@@ -92,7 +92,7 @@ def publish_class(
             unchecked=check.unchecked if runner is None else "",
             special="" if runner is None else checked.special,
             fallbacks=fallbacks,
-            chosen_in_place=checked.chosen,
+            chosen_in_network=checked.chosen,
         )
         timed = TimedNetwork(result, checked.folder)
         if runner is not None:
@@ -125,7 +125,7 @@ def _published(timed: TimedNetwork, folder: Path, cancellation: Cancellation) ->
     published."""
     result = timed.result
     if result.published != "tuned":
-        result = dataclasses.replace(result, chosen_in_place=())
+        result = dataclasses.replace(result, chosen_in_network=())
     if result.published == "nothing":
         return result
     network_folder.update_manifest(timed.folder, manifest.found(result))

@@ -16,7 +16,7 @@ from devices.networks.tasks.lowering import LoweredNetwork, tolerance
 from fleet_tune.base.domain import Fingerprint, Record
 from fleet_tune.base.latency_estimate import estimated_secs
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.results import ChosenInPlace, OutputErrors
+from fleet_tune.base.results import ChosenInNetwork, OutputErrors
 from fleet_tune.runs.publishing import manifest
 from fleet_tune.runs.publishing.compile_request import CompileRequest
 from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunResult
@@ -164,7 +164,7 @@ class CheckedNetwork:
     special: str = ""
     """The difference of its outputs from the framework's outputs on inputs with NaN and infinities. Empty if there is
     none."""
-    chosen: tuple[ChosenInPlace, ...] = ()
+    chosen: tuple[ChosenInNetwork, ...] = ()
     """Tasks whose record was chosen by its time in the network."""
 
     def with_choices(self, other: CheckedNetwork) -> CheckedNetwork:

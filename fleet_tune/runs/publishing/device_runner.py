@@ -73,7 +73,7 @@ class DeviceNetworkRunner:
         self._run_at_extents(folder)
         try:
             run = network.handle
-            return NetworkRunResult(outputs, (run.measure_within(BUDGET_SECS), run.in_place(BUDGET_SECS)))
+            return NetworkRunResult(outputs, (run.measure_within(BUDGET_SECS), run.kernel_times(BUDGET_SECS)))
         except (NetworkRunError, UncheckedError):
             return NetworkRunResult(outputs, None)
         finally:
@@ -90,15 +90,15 @@ class DeviceNetworkRunner:
     def undisturbed(self, measure: Callable[[], _T], beside: Path, beside_secs: float) -> _T:  # noqa: ARG002
         return measure()
 
-    def in_place(self, folder: Path) -> InNetworkTimes:
-        return self._loaded(folder).handle.in_place(BUDGET_SECS)
+    def kernel_times(self, folder: Path) -> InNetworkTimes:
+        return self._loaded(folder).handle.kernel_times(BUDGET_SECS)
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+    def kernel_times_interleaved(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         # On the example inputs alone: the device would hold the weights of each network once for each set of inputs.
         networks = [self._loaded(folder).handle for folder in folders]
         for number in range(rounds):
             ordered = networks if number % 2 == 0 else networks[::-1]
-            timed = [each.in_place(BUDGET_SECS / rounds) for each in ordered]
+            timed = [each.kernel_times(BUDGET_SECS / rounds) for each in ordered]
             yield timed if number % 2 == 0 else timed[::-1]
 
     def release(self) -> None:

@@ -13,7 +13,7 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.base.results import ChosenInNetwork
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.publishing.over_rows import RanksOverRows
 from policies.measuring.in_network import still_holds
@@ -72,14 +72,14 @@ class Incumbents:
         with RecordReader(self._path) as reader:
             return reader.best(task_id, candidate_id=choice.candidate_id) or best
 
-    def chosen(self, record: Record) -> ChosenInPlace | None:
+    def chosen(self, record: Record) -> ChosenInNetwork | None:
         """Return the choice that made the record its task's :meth:`best`. None if it is the best by its time alone."""
         choice, best = self._chosen.get(record.task_id), self.next_best(record.task_id, ())
         if choice is None or choice.candidate_id != record.candidate.id:
             return None
         return None if best is None or best.candidate.id == record.candidate.id else choice
 
-    def choose(self, choices: Sequence[ChosenInPlace]) -> None:
+    def choose(self, choices: Sequence[ChosenInNetwork]) -> None:
         """Take these choices by the time in the network, and store them for later runs and compilations."""
         self._chosen.update({each.task_id: each for each in choices})
         try:

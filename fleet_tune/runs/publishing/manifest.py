@@ -60,7 +60,7 @@ def found(result: NetworkResult) -> dict[str, Any]:
         "checked_on": result.checked_on or None,
         "unchecked": result.unchecked or None,
         "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],
-        "chosen_in_place": [dataclasses.asdict(each) for each in result.chosen_in_place],
+        "chosen_in_network": [dataclasses.asdict(each) for each in result.chosen_in_network],
     }
     if result.special:
         known["special_values"] = result.special

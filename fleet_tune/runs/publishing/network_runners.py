@@ -84,10 +84,10 @@ class NetworkRunner(Protocol):
         """Return the result of ``measure`` on an undisturbed host. The host counts as undisturbed if the network in the
         folder ``beside`` takes about ``beside_secs`` again. The runner of a device calls ``measure`` once."""
 
-    def in_place(self, folder: Path) -> InNetworkTimes:
+    def kernel_times(self, folder: Path) -> InNetworkTimes:
         """Measure the time of each kernel in its place in the network."""
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+    def kernel_times_interleaved(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         """Measure the kernels of several networks in rounds. Yield in each round the times of each network: on this
         machine over the most frequent extents, on a device at the typical extents."""
 
@@ -152,7 +152,7 @@ class LocalNetworkRunner:
 
         def again() -> tuple[float, InNetworkTimes] | None:
             with contextlib.suppress(NetworkRunError, UncheckedError):  # it has run before
-                return fresh_process.measure(folder, self._inputs, BUDGET_SECS), self.in_place(folder)
+                return fresh_process.measure(folder, self._inputs, BUDGET_SECS), self.kernel_times(folder)
             return None
 
         times = self._timed(first, again, lambda found: None if found is None else found[0])
@@ -176,11 +176,11 @@ class LocalNetworkRunner:
 
         return self._host.timed(measure, slowness=slowness_now)
 
-    def in_place(self, folder: Path) -> InNetworkTimes:
-        return fresh_process.in_place(folder, self._inputs, BUDGET_SECS)
+    def kernel_times(self, folder: Path) -> InNetworkTimes:
+        return fresh_process.kernel_times(folder, self._inputs, BUDGET_SECS)
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        return fresh_process.in_place_in_turn(folders, self._frequent, rounds, BUDGET_SECS / rounds)
+    def kernel_times_interleaved(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+        return fresh_process.kernel_times_interleaved(folders, self._frequent, rounds, BUDGET_SECS / rounds)
 
     def release(self) -> None:
         pass  # no process holds the device between runs

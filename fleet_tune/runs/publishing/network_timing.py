@@ -112,7 +112,7 @@ class NetworkTiming:
         try:
             if times is None:
                 network.report_step("timing the kernels in the network")
-            kernels = self._runner.in_place(timed.folder) if times is None else times[1]
+            kernels = self._runner.kernel_times(timed.folder) if times is None else times[1]
         except Exception as error:
             network.warn(f"has kernels that are not timed in it: {brief(error)}")
             return result

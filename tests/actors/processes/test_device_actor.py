@@ -48,8 +48,8 @@ class Steady:
     def __init__(self) -> None:
         self.run_secs = 1.0
         self.kernel_secs = 1.0
-        self.coming: list[float] = []  # of the next probes, in place of kernel_secs
-        self.by_candidate: dict[str, float] = {}  # in place of run_secs
+        self.coming: list[float] = []  # of the next probes, instead of kernel_secs
+        self.by_candidate: dict[str, float] = {}  # instead of run_secs
         self.asked: list[MeasureRequest] = []
         self.mode = ""
         self.rounds = []

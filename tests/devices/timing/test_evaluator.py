@@ -64,10 +64,10 @@ def test_batches_have_as_many_runs_as_the_rule_says() -> None:
         assert kernel.batches == [1, 7, 7, 7]
 
 
-def test_a_batch_is_no_longer_than_the_timeout() -> None:
+def test_a_batch_is_no_longer_than_half_of_the_timeout() -> None:
     kernel = Kernel(0.5)
     evaluate(kernel, replace(RULE, micro_batch_runs=50, timeout_secs=3.0), math.inf, after_three, kernel.clock)
-    assert set(kernel.batches) == {1, 6}
+    assert set(kernel.batches) == {1, 3}
 
 
 def test_batches_last_as_long_as_the_rule_says() -> None:
@@ -95,6 +95,15 @@ def test_hopeless_candidates_are_given_up_after_their_first_run() -> None:
     kernel = Kernel(1.0)
     assert evaluate(kernel, RULE, 0.1, race, kernel.clock) == Evaluation((1.0,), "raced", 1.0)
     assert kernel.batches == [1]
+
+
+def test_a_cold_run_is_never_the_result() -> None:
+    def one_batch(run_secs: Sequence[float], rule: StopRule, _incumbent_secs: float) -> str | None:
+        return "maximum" if len(run_secs) >= rule.max_batches else None
+
+    kernel = Kernel(0.02, cold=2.0)
+    rule = replace(RULE, min_batches=1, max_batches=1)
+    assert evaluate(kernel, rule, math.inf, one_batch, kernel.clock).run_secs == (0.02,)
 
 
 def test_a_slow_first_run_alone_does_not_end_a_candidate_that_may_be_good() -> None:

@@ -355,7 +355,7 @@ def test_the_command_line_shows_what_is_kept_and_goes_back(config: RetuneConfig,
     assert [version["version"] for version in found["versions"]] == [1, 2]
     done = fleet_tune_here("retune", "rollback", file, "resnet")
     assert done.returncode == 0
-    assert "version 1 is the current one now, in place of 2" in done.stdout
+    assert "version 1 is the current one now, instead of 2" in done.stdout
     assert "warning: the hook failed: deploy" in done.stderr  # there is no such program
     done = fleet_tune_here("retune", "rollback", file, "bert")
     assert done.returncode == 2

@@ -57,7 +57,7 @@ def test_a_run_tries_its_kernels_and_names_them(tmp_path: Path) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     chosen = any(record is not None and uses_library(record.trace) for record in best)
     assert bool(manifest["libraries"]) == (out / SHARED_LIBRARY).exists()
-    if chosen and network["published"] == "tuned" and not network["chosen_in_place"]:
+    if chosen and network["published"] == "tuned" and not network["chosen_in_network"]:
         assert network["libraries"] == [f"oneDNN (onednn-cpu-gomp {version}), Apache-2.0"]
     module, inputs = mlp()
     with torch.inference_mode():

@@ -105,7 +105,7 @@ def test_saved_and_read_it_predicts_the_same(general: GradientBoostedModel) -> N
 def known(
     sketch: Sketch, device: DeviceAbstraction, method: str, count: int = 24, views: Sequence[str] | None = None
 ) -> TrainingSet:
-    """Records of a task, as a search with this method has them; ``views``: in place of the method's."""
+    """Records of a task, as a search with this method has them; ``views``: instead of the method's."""
     table = TrainingTable((sketch,), device, views or method_named(method).views)
     rows = sample(sketch, count, np.random.default_rng(0))
     table.observe(Observation(0, tuple(map(int, row)), 1e-3 * float(row[0])) for row in rows)

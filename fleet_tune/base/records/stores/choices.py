@@ -12,22 +12,22 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.base.results import ChosenInNetwork
 
 _KEY = "chosen in place: "
 
 
-def keep_choices(store: RecordStore, network: str, choices: Iterable[ChosenInPlace]) -> None:
+def keep_choices(store: RecordStore, network: str, choices: Iterable[ChosenInNetwork]) -> None:
     """Make decisions for the network of this fingerprint durable. Each replaces the last decision for its task."""
     store.annotate({_key(network) + each.task_id: json.dumps(dataclasses.asdict(each)) for each in choices})
 
 
-def kept_choices(reader: RecordReader, network: str) -> dict[str, ChosenInPlace]:
+def kept_choices(reader: RecordReader, network: str) -> dict[str, ChosenInNetwork]:
     """Return the last decision for each task in the network of this fingerprint, by task id."""
     return {each.task_id: each for each in _readable(reader.meta(), _key(network))}
 
 
-def _readable(meta: Mapping[str, str], key: str) -> Iterator[ChosenInPlace]:
+def _readable(meta: Mapping[str, str], key: str) -> Iterator[ChosenInNetwork]:
     """Yield the decisions that can be read. Decisions that another version wrote and that cannot be read count as
     absent: the decision is made again."""
     for name, text in meta.items():
@@ -36,7 +36,7 @@ def _readable(meta: Mapping[str, str], key: str) -> Iterator[ChosenInPlace]:
         try:
             found = json.loads(text)
             compared = tuple(str(each) for each in found["compared"])
-            choice = ChosenInPlace(
+            choice = ChosenInNetwork(
                 str(found["task_id"]),
                 str(found["candidate_id"]),
                 compared,

@@ -68,7 +68,7 @@ def test_any_number_of_rows_is_computed(sizes: tuple[int, ...], overlap: int) ->
 
 
 def numbered(each: Any) -> Any:
-    """A kernel that multiplies by its number of rows in place of what it is to compute."""
+    """A kernel that multiplies by its number of rows instead of what it is to compute."""
     size = int(each.params[0].ty.shape[0])
     x = te.placeholder((size,), name="x")
     return te.create_prim_func([x, te.compute((size,), lambda i: x[i] * float(size))])

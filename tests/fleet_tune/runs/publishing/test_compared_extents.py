@@ -144,7 +144,7 @@ def test_kernels_are_timed_at_the_extents_that_come_most_often(
     few, many = (np.zeros((extent, 24), np.float32) for extent in (2, 9))
     frequent = [(weight, (each,)) for weight, each in zip(weights, (few, many), strict=True)]
     runner = LocalNetworkRunner((many,), frequent=frequent)
-    rounds = list(runner.in_place_in_turn([folder, folder], 2))
+    rounds = list(runner.kernel_times_interleaved([folder, folder], 2))
     assert [len(each) for each in rounds] == [2, 2]
     for timed in (each for both in rounds for each in both):
         assert timed.kernel_secs
@@ -157,7 +157,7 @@ def test_each_of_the_frequent_inputs_is_run(dynamic: Example, tmp_path: Path) ->
     right, wrong = (np.zeros((extent, 24), np.float32) for extent in (9, 99))
     runner = LocalNetworkRunner((right,), frequent=[(0.5, (right,)), (0.5, (wrong,))])
     with pytest.raises(NetworkRunError, match=r"compiled for n=2\.\.9"):
-        list(runner.in_place_in_turn([folder], 1))
+        list(runner.kernel_times_interleaved([folder], 1))
 
 
 def test_frequent_inputs_are_those_of_the_weights(dynamic: Example) -> None:

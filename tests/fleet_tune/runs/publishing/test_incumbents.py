@@ -16,7 +16,7 @@ from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.base.results import ChosenInNetwork
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.runs.publishing.incumbents import Incumbents
@@ -69,7 +69,7 @@ def test_what_was_chosen_in_the_network_holds_until_another_is_the_fastest_alone
         store.put_task(TASK)
         for number in range(3):
             store.append([make_record(candidates[number], ok(1e-3 + number * 1e-5), f"u{number}")])
-    chosen = ChosenInPlace(TASK.id, candidates[1].id, (candidates[1].id, candidates[0].id), 0.9, 0.01, 6)
+    chosen = ChosenInNetwork(TASK.id, candidates[1].id, (candidates[1].id, candidates[0].id), 0.9, 0.01, 6)
     made = Incumbents(path, None, told.append, network="net")
     assert number_of(made) == 0
     made.choose([chosen])
@@ -97,7 +97,7 @@ def test_what_was_chosen_in_the_network_holds_until_another_is_the_fastest_alone
 
 
 def test_the_last_choice_of_a_task_is_kept_and_what_cannot_be_read_is_none(tmp_path: Path) -> None:
-    choices = [ChosenInPlace(task, "b", ("b", "a"), ratio, 0.01, 6) for task in ("s", "t") for ratio in (0.9, 0.8)]
+    choices = [ChosenInNetwork(task, "b", ("b", "a"), ratio, 0.01, 6) for task in ("s", "t") for ratio in (0.9, 0.8)]
     with RecordStore(tmp_path / "records.db") as store:
         for each in choices:
             keep_choices(store, "net", [each])

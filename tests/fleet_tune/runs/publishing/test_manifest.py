@@ -39,7 +39,7 @@ def test_what_was_not_measured_is_left_out() -> None:
         "checked_on": None,
         "unchecked": "it was not there",
         "fallbacks": [],
-        "chosen_in_place": [],
+        "chosen_in_network": [],
     }
 
 

@@ -68,7 +68,7 @@ def _check(module: nn.Module, example: torch.Tensor, folder: Path, in_place: int
     for _ in range(2):
         for ours, theirs in zip(_several(loaded(*inputs)), _several(module(example)), strict=True):
             np.testing.assert_allclose(ours, torch.as_tensor(theirs).detach().numpy(), rtol=1e-5, atol=1e-5)
-    calls = loaded.in_place(inputs, 0.05).calls
+    calls = loaded.kernel_times(inputs, 0.05).calls
     assert sum(count for name, count in calls.items() if kernel_of(name) != name) == in_place
     assert sum(count for name, count in calls.items() if "concatenate" in name) == left
     assert all(kernel_of(name) in lowered.workloads for name in calls if "concatenate" not in name)
@@ -116,6 +116,6 @@ def test_what_a_kernel_gives_to_an_instruction_is_copied(monkeypatch: pytest.Mon
     assert not any("concatenate" in task.workload.name for task in lowered.tasks)
     loaded = load(compile_network(lowered, {}, tmp_path / "out"))
     np.testing.assert_allclose(loaded(example.numpy()), module(example).detach().numpy(), rtol=1e-5, atol=1e-5)
-    calls = loaded.in_place((example.numpy(),), 0.05).calls
+    calls = loaded.kernel_times((example.numpy(),), 0.05).calls
     assert [count for name, count in calls.items() if "concatenate" in name] == [1]
     assert all(kernel_of(name) == name for name in calls)

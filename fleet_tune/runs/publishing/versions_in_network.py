@@ -10,9 +10,9 @@ from devices.networks.tasks.lowering import LoweredNetwork
 from devices.timing.in_network import kernel_of
 from fleet_tune.base.domain import Record
 from fleet_tune.base.errors import UncheckedError
-from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.base.results import ChosenInNetwork
 from fleet_tune.runs.publishing.network_runners import NetworkRunner
-from policies.measuring.in_network import MOST_ROUNDS, fastest_in_place
+from policies.measuring.in_network import MOST_ROUNDS, fastest_in_network
 from policies.measuring.shootout import MAX_MARGIN
 
 MOST_VERSIONS = 3
@@ -67,7 +67,7 @@ def expected_secs(networks: int, compile_secs: float) -> float:
 
 def fastest(
     near: Ranked, lowered: LoweredNetwork, folders: Mapping[int, Path], runner: NetworkRunner, deadline: float
-) -> dict[str, tuple[Record, ChosenInPlace]]:
+) -> dict[str, tuple[Record, ChosenInNetwork]]:
     """Return the tasks whose fastest record in the network is not the first one, with this record and the reason.
 
     Args:
@@ -80,22 +80,22 @@ def fastest(
     Raises UncheckedError after the deadline, and the errors of ``runner``.
     """
     rounds = []
-    for timed in runner.in_place_in_turn(list(folders.values()), ROUNDS):
+    for timed in runner.kernel_times_interleaved(list(folders.values()), ROUNDS):
         rounds.append([_secs_by_task(each.kernel_secs, lowered) for each in timed])
         if time.monotonic() > deadline:
             raise UncheckedError("it took too long")
-    changed: dict[str, tuple[Record, ChosenInPlace]] = {}
+    changed: dict[str, tuple[Record, ChosenInNetwork]] = {}
     for task_id, records in near.items():
         versions = [number for number in folders if number < len(records)]
         secs = [[each[at].get(task_id, 0.0) for each in rounds] for at in range(len(versions))]
         if not all(each > 0 for of_version in secs for each in of_version):
             continue  # a call took less than the clock resolves, or did not occur
-        found = fastest_in_place(secs)
+        found = fastest_in_network(secs)
         if found is not None:
             at, verdict = found
             compared = tuple(records[each].candidate.id for each in versions)
             chosen = records[versions[at]].candidate.id
-            why = ChosenInPlace(task_id, chosen, compared, verdict.ratio, verdict.error, verdict.pairs)
+            why = ChosenInNetwork(task_id, chosen, compared, verdict.ratio, verdict.error, verdict.pairs)
             changed[task_id] = records[versions[at]], why
     return changed
 

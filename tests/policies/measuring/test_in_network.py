@@ -5,11 +5,11 @@ import math
 import pytest
 
 from policies.measuring.duel import FLOOR
-from policies.measuring.in_network import fastest_in_place, is_worth_it, judged_in_place, still_holds
+from policies.measuring.in_network import fastest_in_network, is_worth_it, judged_in_network, still_holds
 
 
 def chosen(secs: list[list[float]]) -> int:
-    found = fastest_in_place(secs)
+    found = fastest_in_network(secs)
     return 0 if found is None else found[0]
 
 
@@ -26,7 +26,7 @@ def test_another_version_has_to_be_faster_beyond_doubt(below: float, number: int
 
 def test_the_verdict_says_by_how_much() -> None:
     # The logarithms are -0.2 and -0.1, three times each: a mean of -0.15, a deviation of 0.05 * sqrt(6 / 5).
-    verdict = judged_in_place([math.exp(-0.2)] * 3 + [math.exp(-0.1)] * 3, [1.0] * 6)
+    verdict = judged_in_network([math.exp(-0.2)] * 3 + [math.exp(-0.1)] * 3, [1.0] * 6)
     assert verdict.ratio == pytest.approx(math.exp(-0.15))
     assert verdict.error == pytest.approx(0.05 / math.sqrt(5))
     assert (verdict.pairs, verdict.faster) == (6, True)  # 3.365 * 0.0224 = 0.075 < 0.15
@@ -48,7 +48,7 @@ def test_what_slows_all_versions_of_a_round_says_nothing() -> None:
 @pytest.mark.parametrize("rounds", [1, 9])
 def test_too_few_rounds_and_too_many_are_refused(rounds: int) -> None:
     with pytest.raises(ValueError, match="rounds"):
-        judged_in_place([1.0] * rounds, [1.0] * rounds)
+        judged_in_network([1.0] * rounds, [1.0] * rounds)
 
 
 def test_a_network_has_to_be_faster_by_a_hundredth() -> None:

@@ -12,18 +12,18 @@ from pathlib import Path
 from devices.error_text import brief
 from fleet_tune.base.errors import UncheckedError
 from fleet_tune.base.results import THROTTLED_SHARE, is_busy
-from fleet_tune.runs.publishing import versions_in_place
+from fleet_tune.runs.publishing import versions_in_network
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
 from fleet_tune.runs.publishing.incumbents import Incumbents
 from fleet_tune.runs.publishing.network_check import NetworkCheck
 from fleet_tune.runs.publishing.network_runners import ROUNDS, NetworkRunner
-from fleet_tune.runs.publishing.versions_in_place import Ranked
+from fleet_tune.runs.publishing.versions_in_network import Ranked
 from policies.measuring.in_network import is_worth_it
 
 _LOG = logging.getLogger(__name__)
 
 
-class ChoiceInPlace:
+class ChoiceInNetwork:
     """Chooses between the records of tasks of one network. Records that were compared in the network before are not
     compared again.
 
@@ -47,17 +47,17 @@ class ChoiceInPlace:
         else ``checked``. An error becomes a warning."""
         network, request = self._network, self._network.request
         compared = {each.task_id: each.compared for each in checked.chosen}
-        ranked = versions_in_place.ranked(checked.records, self._incumbents.next_best, self._incumbents.rank_secs)
+        ranked = versions_in_network.ranked(checked.records, self._incumbents.next_best, self._incumbents.rank_secs)
         near = {
             task_id: records
             for task_id, records in ranked.items()
             if any(each.candidate.id not in compared.get(task_id, ()) for each in records)
         }
-        networks = versions_in_place.networks_of(checked.records, near)
+        networks = versions_in_network.networks_of(checked.records, near)
         if not networks:
             return checked
         while (
-            networks and versions_in_place.expected_secs(len(networks), self._check.compile_secs) > request.spare_secs
+            networks and versions_in_network.expected_secs(len(networks), self._check.compile_secs) > request.spare_secs
         ):
             networks.pop()
         if not networks:
@@ -85,7 +85,7 @@ class ChoiceInPlace:
         network, runner = self._network, self._runner
         if len(folders) == 1:
             return checked
-        changed = versions_in_place.fastest(near, network.lowered, folders, runner, deadline)
+        changed = versions_in_network.fastest(near, network.lowered, folders, runner, deadline)
         if not changed:
             return checked
         records = {**checked.records, **{task_id: record for task_id, (record, _) in changed.items()}}
@@ -111,7 +111,7 @@ class ChoiceInPlace:
         frequent extents."""
         if self._network.lowered.shapes is None:
             return self._runner.measure_in_turn(before, after)
-        rounds = list(self._runner.in_place_in_turn([before, after], ROUNDS))
+        rounds = list(self._runner.kernel_times_interleaved([before, after], ROUNDS))
         return min(each[0].secs for each in rounds), min(each[1].secs for each in rounds)
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.errors import DiskFullError
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.search_task import SearchTask
-from fleet_tune.runs.publishing import versions_in_place
+from fleet_tune.runs.publishing import versions_in_network
 from fleet_tune.runs.publishing.incumbents import Incumbents
 from policies.analysis.cpu.fewer_rows import time_over_rows
 from policies.space.sampling import sample
@@ -41,9 +41,9 @@ class Timed(Faked):
         self._names = {digest: name for name, digest in example.lowered.workloads.items()}
         self._tasks, self._secs, self._whole = example.tasks, secs, whole
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+    def kernel_times_interleaved(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         first = self._names[self._tasks[0].workload.hash]
-        for timed in super().in_place_in_turn(folders, rounds):
+        for timed in super().kernel_times_interleaved(folders, rounds):
             yield [
                 dataclasses.replace(
                     each, kernel_secs={name: secs if kernel_of(name) == first else 1.0 for name in each.kernel_secs}
@@ -68,7 +68,7 @@ def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
     spare_secs: float,
     number: int,
 ) -> None:
-    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)  # each takes a second and more
+    monkeypatch.setattr(versions_in_network, "ROUNDS", 3)  # each takes a second and more
     with RecordStore(tmp_path / "records.db") as opened:
         for task in example.tasks:
             for at, cost_secs in enumerate((1.00e-6, 1.05e-6, 1.1e-6, 1.2e-6)):
@@ -81,15 +81,15 @@ def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
     assert error < 1e-5
     used = {entry["id"]: entry["decisions"] for entry in manifest["tasks"]}
     assert used == {task.id: [number if task is example.tasks[0] else 0] for task in example.tasks}
-    chosen = [(each.task_id, pytest.approx(each.ratio), each.rounds) for each in result.chosen_in_place]
+    chosen = [(each.task_id, pytest.approx(each.ratio), each.rounds) for each in result.chosen_in_network]
     assert chosen == ([(example.tasks[0].id, 0.8, 3)] if number else [])
-    kept = [{**dataclasses.asdict(each), "compared": list(each.compared)} for each in result.chosen_in_place]
-    assert manifest["chosen_in_place"] == kept
+    kept = [{**dataclasses.asdict(each), "compared": list(each.compared)} for each in result.chosen_in_network]
+    assert manifest["chosen_in_network"] == kept
     assert manifest["measured"]["max_rel_error"] < 1e-5
     if spare_secs:  # without, this is what was just done
         # What was chosen is kept, and whoever compiles next uses it, with no time to choose anew.
         again = example.built(tmp_path / "records.db", place, spare_secs=0.0)
-        assert again.chosen_in_place == result.chosen_in_place
+        assert again.chosen_in_network == result.chosen_in_network
         entry = json.loads((tmp_path / "manifest.json").read_text())["tasks"][0]
         assert (entry["id"], entry["decisions"]) == (example.tasks[0].id, [number])
 
@@ -109,14 +109,14 @@ class LosingNan(Timed):
 
 
 def test_versions_that_lose_nan_are_not_used(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)
+    monkeypatch.setattr(versions_in_network, "ROUNDS", 3)
     with RecordStore(tmp_path / "records.db") as opened:
         for task in example.tasks:
             for at, cost_secs in enumerate((1.00e-6, 1.05e-6)):
                 opened.append([make_record(make_candidate(task, at), ok(cost_secs), trace=trace(task, rows=at + 1))])
     told = Told()
     result = example.built(tmp_path / "records.db", LosingNan(example, [1.0, 0.8], (2.0, 1.0)), progress=told)
-    assert (result.published, result.special, result.fallbacks, result.chosen_in_place) == ("tuned", "", (), ())
+    assert (result.published, result.special, result.fallbacks, result.chosen_in_network) == ("tuned", "", (), ())
     [notice] = told.notices
     assert "finite where the framework's are NaN" in notice.text
     assert all(entry["decisions"] == [0] for entry in example.published(tmp_path)[1]["tasks"])
@@ -140,7 +140,7 @@ def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
     example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """One that crashes in it, or for which there is no space."""
-    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)
+    monkeypatch.setattr(versions_in_network, "ROUNDS", 3)
     with RecordStore(tmp_path / "records.db") as opened:
         for task in example.tasks:
             for at, text in enumerate((trace(task), crashing(task) if what == "crashes" else trace(task, rows=2))):
@@ -148,7 +148,7 @@ def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
     told = Told()
     place = Faked(example.network) if what == "crashes" else Timed(example, [1.0, 0.8], (2.0, 1.0))
     result = example.built(tmp_path / "records.db", place, compiler=FullDisk(what), progress=told)
-    assert (result.published, result.fallbacks, result.chosen_in_place) == ("tuned", (), ())
+    assert (result.published, result.fallbacks, result.chosen_in_network) == ("tuned", (), ())
     [notice] = told.notices
     assert ("version of its kernels" if what == "version-1" else "not chosen by their time") in notice.text
     assert example.published(tmp_path)[0] < 1e-5
@@ -176,7 +176,7 @@ def test_records_over_dynamic_rows_are_near_by_the_time_of_all_numbers_of_rows(t
         incumbents = Incumbents(path, None, print, entries=[SearchTask(task, (sketch,), CPU)])
         best = incumbents.best(task.id)
         assert best is not None
-        ranked = versions_in_place.ranked({task.id: best}, incumbents.next_best, incumbents.rank_secs)
+        ranked = versions_in_network.ranked({task.id: best}, incumbents.next_best, incumbents.rank_secs)
         return [each.candidate.decisions for each in ranked.get(task.id, ())]
 
     first, second = (busy, 1e-5), (idle, 0.76e-5)  # 1% behind over all
