@@ -105,14 +105,14 @@ class RunHosts:
             )
             await actors.check_builder_versions(actors.builders)
             await actors.check_device_versions(asked)
-            prints, errors = _answered(fleet, dict(zip(asked, answers, strict=True)))
-            absent = absent_devices(fleet, actors.devices, prints, errors, unused)
+            answered, errors = _answered(fleet, dict(zip(asked, answers, strict=True)))
+            absent = absent_devices(fleet, actors.devices, answered, errors, unused)
             for name in absent.unknown:
                 actors.end_device(name)
         except BaseException:
             await _end(cluster, actors)
             raise
-        return cls(cluster, fleet, run_id, actors, prints, absent, turns is not None)
+        return cls(cluster, fleet, run_id, actors, answered, absent, turns is not None)
 
     @property
     def window(self) -> QuietWindow | None:
@@ -154,7 +154,7 @@ class RunHosts:
 def absent_devices(
     fleet: FleetConfig,
     started: Collection[str],
-    prints: Mapping[str, Fingerprint],
+    answered: Mapping[str, Fingerprint],
     errors: Mapping[str, DeviceUnreachableError],
     unused: Collection[str],
 ) -> AbsentDevices:
@@ -163,29 +163,29 @@ def absent_devices(
     Args:
         fleet: the devices in the order of the fleet file.
         started: devices that have a process.
-        prints: the fingerprint of each device that answered.
+        answered: the fingerprint of each device that answered.
         errors: the error of each device that was asked and did not answer.
         unused: devices that people have taken out of use.
 
     Raises FleetFileError if no device answered.
     """
-    if not prints and not errors:
+    if not answered and not errors:
         assert fleet.source is not None
         raise FleetFileError(
             f"every device of {fleet.source.path} is out of use: {', '.join(sorted(unused))}",
             "bring one back with 'fleet-tune device resume'",
         )
-    if not prints:
+    if not answered:
         name, error = next(iter(errors.items()))
         with fleet_file_errors(fleet, name):
             raise error
-    classes = {fingerprint.device_class.name for fingerprint in prints.values()}
+    classes = {fingerprint.device_class.name for fingerprint in answered.values()}
     expected: dict[str, str] = {}
     unknown: set[str] = set()
     notices: list[str] = []
     for config in fleet.devices:
         name = config.name
-        if name in prints:
+        if name in answered:
             continue
         device_class = config.device_class or ""
         device_class = device_class if device_class in classes else ""
@@ -214,19 +214,19 @@ def _answered(
 ) -> tuple[dict[str, Fingerprint], dict[str, DeviceUnreachableError]]:
     """Return the fingerprints of the devices that answered, and the errors of the devices that did not. Raise
     FleetFileError for a device whose answer is an error that a user can correct."""
-    prints: dict[str, Fingerprint] = {}
+    found: dict[str, Fingerprint] = {}
     errors: dict[str, DeviceUnreachableError] = {}
     for name, answer in answers.items():
         try:
             with fleet_file_errors(fleet, name, unreachable=False):
                 if isinstance(answer, BaseException):
                     raise answer
-                prints[name] = answer
+                found[name] = answer
         except DeviceUnreachableError as error:
             errors[name] = error
         except LOST as error:
             errors[name] = DeviceUnreachableError(name, first_line(error))
-    return prints, errors
+    return found, errors
 
 
 def _window_of(actors: HostActors) -> QuietWindow | None:

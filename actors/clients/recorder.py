@@ -193,8 +193,8 @@ class StoreWriter:
     def __init__(self, recorder: RecorderClient) -> None:
         self._recorder = recorder
 
-    def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
-        self._done("put_classes", prints)
+    def put_classes(self, fingerprints: Sequence[Mapping[str, Any]]) -> None:
+        self._done("put_classes", fingerprints)
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
         self._done("put_run", run_id, origins)

@@ -77,9 +77,9 @@ class Recorder:
         for task in tasks:
             await self._in_thread(self._store.put_task, task)
 
-    async def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
+    async def put_classes(self, fingerprints: Sequence[Mapping[str, Any]]) -> None:
         """See :meth:`fleet_tune.base.records.stores.store.RecordStore.put_classes`."""
-        await self._in_thread(self._store.put_classes, prints)
+        await self._in_thread(self._store.put_classes, fingerprints)
 
     async def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
         """See :meth:`fleet_tune.base.records.stores.store.RecordStore.put_run`."""

@@ -56,7 +56,7 @@ class DeviceAdmission:
         self._prints: dict[str, list[Fingerprint]] = {}
         """The fingerprints of the devices of each class, by the class' name."""
         for each in (fingerprints or {}).values():
-            self._prints_of(each).append(each)
+            self._fingerprints_of(each).append(each)
         self._waits: dict[str, asyncio.Task[None]] = {}
         """The waits for an answer, by the device's id."""
         self._unprepared: dict[str, dict[str, tuple[DeviceClient, str]]] = {}
@@ -105,7 +105,7 @@ class DeviceAdmission:
         for wait in self._waits.values():
             wait.cancel()
 
-    def _prints_of(self, fingerprint: Fingerprint) -> list[Fingerprint]:
+    def _fingerprints_of(self, fingerprint: Fingerprint) -> list[Fingerprint]:
         """Return the fingerprints of the devices of the same class so far."""
         return self._prints.setdefault(fingerprint.device_class.name, [])
 
@@ -119,15 +119,15 @@ class DeviceAdmission:
         with self._reporting(device_id):
             fingerprint = await device.first_answer(report)
             name, target = fingerprint.device_class.name, fingerprint.device_class.target
-            prints = self._prints_of(fingerprint)
-            other = next((each for each in prints if each.differs_in_power(fingerprint)), None)
+            fingerprints = self._fingerprints_of(fingerprint)
+            other = next((each for each in fingerprints if each.differs_in_power(fingerprint)), None)
             if other is not None:
                 text = f"it is in power mode {fingerprint.power}, others of its class {name} in {other.power}"
                 self._supervisor.notice(
                     f"device {device_id} cannot be used: {text}: set it alike, and begin the run again", False
                 )
                 return
-            prints.append(fingerprint)
+            fingerprints.append(fingerprint)
             device = device.of_class(target, fingerprint.power)
             if name in self._targets:
                 await self._use(device_id, name, target, device)

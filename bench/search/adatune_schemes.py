@@ -35,7 +35,7 @@ from bench.tables import markdown, median_and_quartiles
 from devices.timing.evaluator import Evaluation, evaluate
 from fleet_tune.base.domain import StopRule
 from policies.measuring.adaptive_stopping import confirmation, decide, following
-from policies.measuring.evaluators import DETERMINISTIC, RACED
+from policies.measuring.stop_rules import DETERMINISTIC, RACED
 from policies.search.exploration import FixedEpsilon
 from policies.search.methods import Method, method_named
 
@@ -49,10 +49,10 @@ def schemes() -> dict[str, Method]:
     adatune = method_named("adatune")
     return {
         BASELINE: replace(method_named("autotvm"), batch=adatune.batch),
-        "RFEI + SA + DE": replace(adatune, exploration=FixedEpsilon(0.05), evaluator=DETERMINISTIC),
-        "RFEI + CSA + DE": replace(adatune, evaluator=DETERMINISTIC),
+        "RFEI + SA + DE": replace(adatune, exploration=FixedEpsilon(0.05), stop_rule=DETERMINISTIC),
+        "RFEI + CSA + DE": replace(adatune, stop_rule=DETERMINISTIC),
         "RFEI + CSA + AE": adatune,
-        "RFEI + CSA, our evaluator": replace(adatune, evaluator=RACED),
+        "RFEI + CSA, our evaluator": replace(adatune, stop_rule=RACED),
     }
 
 
@@ -124,7 +124,7 @@ def run_scheme(task: RecordedTask, method: Method, seed: int) -> Timed:
             row = task.row(proposal)
             recorded, batches = task.outcome(proposal), data.batches(row)
             cost_secs, secs = (
-                measured(batches, method.evaluator, incumbent_secs, rng)
+                measured(batches, method.stop_rule, incumbent_secs, rng)
                 if batches
                 else (math.inf, float(data.measure_secs[row]))
             )

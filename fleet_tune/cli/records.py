@@ -280,8 +280,8 @@ def why(task: str, store: str | None, device_class: str | None, fleet: Path | No
         from fleet_tune.runs.fleet.fleet_probe import probe_fleet
         from fleet_tune.runs.origins import origin_of
 
-        prints = probe_fleet(load_fleet(fleet)).values()
-        now = {each.device_class.name: origin_of(each) for each in prints}
+        fingerprints = probe_fleet(load_fleet(fleet)).values()
+        now = {each.device_class.name: origin_of(each) for each in fingerprints}
     found = upkeep.why(_named(store), task, device_class, now)
     told = {each.id: shipped().told(each) for each, _ in found}
     make_console(stderr=as_json).print(render_why(found, rows, told, versions_alone=now is None))

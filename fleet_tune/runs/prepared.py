@@ -30,7 +30,7 @@ class Prepared:
     """A network that is lowered for one or more device classes. Its tasks have no sketches yet."""
 
     network: Network
-    prints: Mapping[str, Fingerprint]
+    fingerprints: Mapping[str, Fingerprint]
     """The fingerprint of each device class, by the name of the class."""
     lowered: Mapping[str, LoweredNetwork]
     """The lowered network of each device class, with its tasks."""
@@ -57,13 +57,13 @@ class Prepared:
     @property
     def origins(self) -> dict[str, Origin]:
         """The origin of the records of each device class."""
-        return {name: origin_of(fingerprint) for name, fingerprint in self.prints.items()}
+        return {name: origin_of(fingerprint) for name, fingerprint in self.fingerprints.items()}
 
     @property
     def undescribed(self) -> tuple[SearchTask, ...]:
         """Every task of the network, without its sketches."""
         return tuple(
-            SearchTask(task, (), self.prints[name].abstraction)
+            SearchTask(task, (), self.fingerprints[name].abstraction)
             for name, of_class in self.lowered.items()
             for task in of_class.tasks
         )
@@ -85,7 +85,7 @@ class Prepared:
             found = other.found if found is None else found.with_class(other.found)
         return dataclasses.replace(
             self,
-            prints={**self.prints, **other.prints},
+            fingerprints={**self.fingerprints, **other.fingerprints},
             lowered={**self.lowered, **other.lowered},
             here=self.here | other.here,
             devices={**self.devices, **other.devices},
@@ -113,7 +113,7 @@ class Prepared:
 
     def with_prior(self, prior: TransferPrior | None) -> Prepared:
         """Use this prior for the searches of all classes. None changes nothing."""
-        return self if prior is None else dataclasses.replace(self, priors=dict.fromkeys(self.prints, prior))
+        return self if prior is None else dataclasses.replace(self, priors=dict.fromkeys(self.fingerprints, prior))
 
     def with_left_out(self, *parts: SkippedPart) -> Prepared:
         """Add parts that the run does without, before the parts that are known already."""

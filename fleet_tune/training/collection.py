@@ -38,7 +38,7 @@ async def collect(request: RunRequest, on_progress: Callable[[Progress], None] |
         tuned = published.tuned
         entries = {entry.task.id: (entry.task, entry.sketches) for entry in tuned.tasks}
         network = tuned.prepared.network.name
-        packed, _ = await in_thread(_packed, request.records, network, entries, tuned.prepared.prints)
+        packed, _ = await in_thread(_packed, request.records, network, entries, tuned.prepared.fingerprints)
         if packed.candidates:
             written = request.out / FILE_NAME
             await in_thread(dataset.save, packed, written)
@@ -71,17 +71,17 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
         _LOG.warning("records that cannot be read are set aside: %s", damaged)
     stored = meta.get(FINGERPRINTS)
     if stored is not None:
-        prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
+        fingerprints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
     else:
-        prints = {each.device_class.name: each for each in probe_fleet(fleet).values()}
-    unknown = sorted({task.device_class.name for task in tasks} - prints.keys())
+        fingerprints = {each.device_class.name: each for each in probe_fleet(fleet).values()}
+    unknown = sorted({task.device_class.name for task in tasks} - fingerprints.keys())
     if unknown:
         raise DatasetError(
             f"{folder} was measured on {', '.join(unknown)}, and nothing is known of such a device here",
             "name the fleet that measured it with --fleet",
         )
     entries = {task.id: (task, sketches) for task, sketches in zip(tasks, sketches_of(tasks), strict=True)}
-    packed, left_out = _packed(records, meta.get("model", ""), entries, prints)
+    packed, left_out = _packed(records, meta.get("model", ""), entries, fingerprints)
     if not packed.candidates:
         raise DatasetError(
             f"{folder} has no measured candidate", "measure some first, with 'dataset collect' or 'tune'"
@@ -109,7 +109,7 @@ def _packed(
     records: Path,
     name: str,
     entries: Mapping[str, tuple[Task, tuple[Sketch, ...]]],
-    prints: Mapping[str, Fingerprint],
+    fingerprints: Mapping[str, Fingerprint],
 ) -> tuple[Dataset, int]:
     """Return the dataset of the network ``name``, and the number of skipped records. The dataset has those tasks of
     ``entries`` (task and sketches by task id) that have candidates in ``records``."""
@@ -119,13 +119,13 @@ def _packed(
     left_out = 0
     for task_id, (task, sketches) in entries.items():
         measured = by_task.get(task_id, ())
-        data, unknown = task_data.task_data(task, prints[task.device_class.name].abstraction, sketches, measured)
+        data, unknown = task_data.task_data(task, fingerprints[task.device_class.name].abstraction, sketches, measured)
         left_out += unknown
         if len(data):
             tasks.append(data)
-    return Dataset(name, _used(prints.values(), tasks), tuple(tasks)), left_out
+    return Dataset(name, _used(fingerprints.values(), tasks), tuple(tasks)), left_out
 
 
-def _used(prints: Iterable[Fingerprint], tasks: Iterable[TaskData]) -> tuple[Fingerprint, ...]:
+def _used(fingerprints: Iterable[Fingerprint], tasks: Iterable[TaskData]) -> tuple[Fingerprint, ...]:
     names = {data.task.device_class.name for data in tasks}
-    return tuple(fingerprint for fingerprint in prints if fingerprint.device_class.name in names)
+    return tuple(fingerprint for fingerprint in fingerprints if fingerprint.device_class.name in names)

@@ -25,14 +25,14 @@ class BatchResults:
     def __init__(
         self,
         tasks: Mapping[str, TaskTrials],
-        devices: MeasureStage,
-        ends: TaskFinisher,
+        measuring: MeasureStage,
+        finisher: TaskFinisher,
         kills: KillCounts,
         usage: Usage,
         final_round: FinalRound,
     ) -> None:
-        self._measuring = devices
-        self._finisher = ends
+        self._measuring = measuring
+        self._finisher = finisher
         self._kills = kills
         self._usage = usage
         self._final_round = final_round

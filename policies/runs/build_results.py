@@ -29,7 +29,7 @@ class BuildResults:
         builds: BuildStage,
         queue: BuiltQueue,
         pace: Pace,
-        ends: TaskFinisher,
+        finisher: TaskFinisher,
         kills: KillCounts,
         final_round: FinalRound,
     ) -> None:
@@ -37,7 +37,7 @@ class BuildResults:
         self._builds = builds
         self._queue = queue
         self._pace = pace
-        self._ends = ends
+        self._finisher = finisher
         self._kills = kills
         self._final_round = final_round
 
@@ -85,12 +85,12 @@ class BuildResults:
         is_killed = failure.outcome is Outcome.KILLED
         commands = self._kills.add(Step.BUILT, failure, phase is Phase.TUNING) if is_killed else []
         if isinstance(job, OracleBuild):
-            return commands + self._ends.without_oracle(task, failure.detail)
+            return commands + self._finisher.without_oracle(task, failure.detail)
         if job.is_finalist:
             self._final_round.not_built(job)
             return commands
         if is_killed:
-            return self._ends.give_up(job.candidate, failure) + commands
+            return self._finisher.give_up(job.candidate, failure) + commands
         return [RecordFailure(job.candidate, failure)]
 
     def _without_builders(self, detail: str, phase: Phase) -> list[Command]:

@@ -18,13 +18,13 @@ _RATE_WINDOW_SECS = 20.0
 class RecordIntake:
     """Takes in the records of the run and of earlier runs, each once, and counts them."""
 
-    def __init__(self, run_id: str, tasks: Mapping[str, TaskTrials], queue: BuiltQueue, ends: TaskFinisher) -> None:
+    def __init__(self, run_id: str, tasks: Mapping[str, TaskTrials], queue: BuiltQueue, finisher: TaskFinisher) -> None:
         self.outcomes: Counter[Outcome] = Counter()  # of trials
         self.new_trials = 0  # of this run
         self._run_id = run_id
         self._tasks = tasks
         self._queue = queue
-        self._finisher = ends
+        self._finisher = finisher
         self._cursor = 0  # sequence number of the last record
         self._early: dict[str, list[Record]] = {}  # records of tasks that are not part of the run, or not yet
         self._recent: deque[float] = deque()  # seconds of the run at which its last trials were committed

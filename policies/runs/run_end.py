@@ -32,7 +32,7 @@ class RunEnd:
         tasks: Mapping[str, TaskTrials],
         fleet: Fleet,
         builds: BuildStage,
-        devices: MeasureStage,
+        measuring: MeasureStage,
         granting: Granting,
         members: Membership,
         records: RecordIntake,
@@ -47,7 +47,7 @@ class RunEnd:
         self._tasks = tasks
         self._fleet = fleet
         self._builds = builds
-        self._devices = devices
+        self._measuring = measuring
         self._granting = granting
         self._members = members
         self._records = records
@@ -104,14 +104,14 @@ class RunEnd:
         for job in self._builds.drop(lambda _: True):
             if isinstance(job, OracleBuild):
                 self._tasks[job.task.id].oracle_dropped()
-        self._devices.end_tuning()
+        self._measuring.end_tuning()
         for task in self._tasks.values():
             task.end_tuning()
 
     def finish_if_done(self, now: float) -> list[Command]:
         """Go through the phases after the tuning as far as possible now. The last command of a run is ``Finish``."""
         commands: list[Command] = []
-        leases, records = self._devices.leases, self._records
+        leases, records = self._measuring.leases, self._records
         if self.phase is Phase.LAST_BATCHES and not leases.any_leased and not records.is_recording:
             self.phase = Phase.CATCHING_UP
             commands.append(self._catch_up())

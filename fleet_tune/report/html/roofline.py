@@ -41,10 +41,10 @@ def devices_in(meta: Mapping[str, str]) -> dict[str, DeviceAbstraction]:
     this version cannot read is left out."""
     found: dict[str, DeviceAbstraction] = {}
     try:
-        prints = json.loads(meta.get(FINGERPRINTS, "[]"))
+        fingerprints = json.loads(meta.get(FINGERPRINTS, "[]"))
     except ValueError:
         return {}
-    for each in prints:
+    for each in fingerprints:
         try:
             fingerprint = decode_value(each)
         except (ValueError, TypeError):

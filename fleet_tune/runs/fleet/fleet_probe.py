@@ -12,17 +12,17 @@ from fleet_tune.runs.fleet.device_access import opened
 def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
     """Return the fingerprint of each device by its name. Devices that do not answer are missing. Raises FleetFileError
     if no device answers, or if an entry of the fleet file is wrong."""
-    prints: dict[str, Fingerprint] = {}
+    fingerprints: dict[str, Fingerprint] = {}
     absent: dict[str, DeviceUnreachableError] = {}
     for config in fleet.devices:
         name = config.name
         try:
             with fleet_file_errors(fleet, name, unreachable=False), opened(config) as device:
-                prints[name] = device.fingerprint()
+                fingerprints[name] = device.fingerprint()
         except DeviceUnreachableError as error:
             absent[name] = error
-    if not prints:
+    if not fingerprints:
         name = next(iter(absent))
         with fleet_file_errors(fleet, name):
             raise absent[name]
-    return prints
+    return fingerprints

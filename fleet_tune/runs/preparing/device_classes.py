@@ -90,14 +90,14 @@ def lower_network(
     all, and the errors of :meth:`LoweringProcess.lowered`."""
     # This process also times the network's framework: TVM's threads must not be pinned to the cores of its threads.
     os.environ["TVM_BIND_THREADS"] = "0"
-    prints = device_classes_of(fingerprints)
+    of_classes = device_classes_of(fingerprints)
     answered = [device for device in fleet.devices if device.name in fingerprints]  # the other devices join later
     here = frozenset(
         fingerprints[device.name].device_class.name
         for device in answered
         if (device.connect == "local" and device.via is None) or is_this_machine(fingerprints[device.name])
     )
-    classes = {name: fingerprint.device_class for name, fingerprint in prints.items()}
+    classes = {name: fingerprint.device_class for name, fingerprint in of_classes.items()}
     choices: dict[str, PrecisionChoice] = {}
     expected = None
     if network.conversion is not None and network.conversion.precision is Precision.AUTO:
@@ -122,9 +122,9 @@ def lower_network(
     left_out += tuple(part for choice in choices.values() for part in choice.left_out)
     devices = {
         name: tuple(device for device in answered if fingerprints[device.name].device_class.name == name)
-        for name in prints
+        for name in of_classes
     }
-    return Prepared(network, prints, lowered, here, devices, left_out, expected)
+    return Prepared(network, of_classes, lowered, here, devices, left_out, expected)
 
 
 def _float_products(device_class: str, lowered: LoweredNetwork) -> list[SkippedPart]:
@@ -192,7 +192,7 @@ def _store_prior(found: StoreLookup, prepared: Prepared, request: RunRequest) ->
     if the run collects a dataset, or if its method does not learn from the store."""
     if request.collects or request.transfer_from is not None or not learns_from_store(method_of(request.method)):
         return StorePrior()
-    devices = {name: fingerprint.abstraction for name, fingerprint in prepared.prints.items()}
+    devices = {name: fingerprint.abstraction for name, fingerprint in prepared.fingerprints.items()}
     return read_store_prior(found.path, found.similar, devices, DescriptionCache(user_folder()), request.seed)
 
 

@@ -20,7 +20,7 @@ from fleet_tune.runs.shared_store.exchange import RecordSink, take
 class RunStoreWriter(RecordSink, Protocol):
     """Writes into the store of a run: a :class:`RecordStore`, or the recorder of a run that tunes."""
 
-    def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
+    def put_classes(self, fingerprints: Sequence[Mapping[str, Any]]) -> None:
         """See :meth:`RecordStore.put_classes`."""
 
 
@@ -74,4 +74,4 @@ def without_damaged(prepared: Prepared, records: Path) -> Prepared:
 
 
 def _put_classes(prepared: Prepared, store: RunStoreWriter) -> None:
-    store.put_classes([encode_value(each) for each in prepared.prints.values()])
+    store.put_classes([encode_value(each) for each in prepared.fingerprints.values()])

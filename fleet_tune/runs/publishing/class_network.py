@@ -56,7 +56,7 @@ class ClassNetwork:
     @property
     def fingerprint(self) -> Fingerprint:
         """The fingerprint of the device class."""
-        return self.request.prints[self.name]
+        return self.request.fingerprints[self.name]
 
     def compile(self, records: Mapping[str, Record], folder: Path) -> Path:
         """Compile the network from these records, by task id, without a manifest for publishing."""

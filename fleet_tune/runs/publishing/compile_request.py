@@ -30,7 +30,7 @@ class CompileRequest:
 
     network: Network
     lowered: Mapping[str, LoweredNetwork]
-    prints: Mapping[str, Fingerprint]
+    fingerprints: Mapping[str, Fingerprint]
     """The fingerprint of each device class."""
     entries: Sequence[SearchTask]
     """The tasks that have sketches."""
@@ -87,14 +87,14 @@ def compile_request(
     for name in prepared.lowered:
         if name in prepared.here:
             patience_secs = min(PATIENCE_SECS, spare_secs)
-            host = QuietHost(prepared.prints[name].threads, patience_secs, progress.report_step)
+            host = QuietHost(prepared.fingerprints[name].threads, patience_secs, progress.report_step)
             runners[name] = LocalNetworkRunner(inputs, special, host, at_extents, frequent)
         elif (device := prepared.device_of(name, states)) is not None:
             runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents)
     return CompileRequest(
         network=prepared.network,
         lowered=prepared.lowered,
-        prints=prepared.prints,
+        fingerprints=prepared.fingerprints,
         entries=tuned.tasks,
         runners=runners,
         records=records,

@@ -94,9 +94,9 @@ def _read_records(path: Path, entries: Sequence[SearchTask]) -> TransferSource:
         _LOG.warning("records that cannot be read are set aside: %s", damaged)
     known = [task for task in tasks if task.id in records]
     if FINGERPRINTS in meta:
-        prints = {each.device_class.name: each for each in decode_value(json.loads(meta[FINGERPRINTS]))}
-        known = [task for task in known if task.device_class.name in prints]
-        abstractions = {name: each.abstraction for name, each in prints.items()}
+        fingerprints = {each.device_class.name: each for each in decode_value(json.loads(meta[FINGERPRINTS]))}
+        known = [task for task in known if task.device_class.name in fingerprints]
+        abstractions = {name: each.abstraction for name, each in fingerprints.items()}
     else:
         here = {entry.task.device_class.target: entry.abstraction for entry in entries}
         abstractions = {

@@ -254,6 +254,6 @@ def _session_plan(context: RunContext, prepared: Prepared) -> SessionPlan:
         tasks=prepared.undescribed,
         limits=request.limits,
         # A dataset is collected from kernels that run alone, without the weights of a network.
-        rule=MEASURED_BY if request.collects else dataclasses.replace(method.evaluator, weights_bytes=weights_bytes),
+        rule=MEASURED_BY if request.collects else dataclasses.replace(method.stop_rule, weights_bytes=weights_bytes),
         settled=prepared.settled,
     )

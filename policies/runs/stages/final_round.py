@@ -62,11 +62,13 @@ class FinalRound:
     """The shoot-outs of all classes. Tasks without a checked candidate come first, then those with the largest share of
     the network's time."""
 
-    def __init__(self, plan: RunPlan, fleet: Fleet, builds: BuildStage, devices: MeasureStage, timers: Timers) -> None:
+    def __init__(
+        self, plan: RunPlan, fleet: Fleet, builds: BuildStage, measuring: MeasureStage, timers: Timers
+    ) -> None:
         self._plan = plan
         self._fleet = fleet
         self._builds = builds
-        self._measuring = devices
+        self._measuring = measuring
         self._timers = timers
         self._contests: dict[str, list[PendingShootOut]] = {}
         self._begun: dict[str, PendingShootOut] = {}  # the last one of each device

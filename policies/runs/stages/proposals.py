@@ -23,13 +23,13 @@ class Proposals:
         tasks: Mapping[str, TaskTrials],
         granting: Granting,
         builds: BuildStage,
-        ends: TaskFinisher,
+        finisher: TaskFinisher,
     ) -> None:
         self._most_lost = most_lost
         self._tasks = tasks
         self._granting = granting
         self._builds = builds
-        self._finisher = ends
+        self._finisher = finisher
 
     def proposed(self, event: Proposed, now: float, is_tuning: bool) -> list[Command]:
         """Queue the builds of new candidates, and of the oracle of their task before its first candidate."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from policies.cost_models.registry import FOREST_KNOBS
-from policies.measuring.evaluators import ADAPTIVE
+from policies.measuring.stop_rules import ADAPTIVE
 from policies.search.acquisition import ExpectedImprovement
 from policies.search.exploration import ContextualEpsilon
 from policies.search.methods.autotvm import AUTOTVM
@@ -23,7 +23,7 @@ ADATUNE: Method = replace(
     exploration=ContextualEpsilon(plans=PLANS),
     training=Training(FOREST_KNOBS),
     batch=32,
-    evaluator=ADAPTIVE,
+    stop_rule=ADAPTIVE,
 )
 """AdaTune, Algorithm 1 and appendix A: batches of 32, a random forest of 10 trees with max_features 10, equations 1 and
 2 in AutoTVM's diversity objective, equation 3 over 20 random plans, the adaptive evaluator of section 4.1; everything

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.cost_models.registry import BOOSTED_RANK_LOOPS
-from policies.measuring.evaluators import DETERMINISTIC
+from policies.measuring.stop_rules import DETERMINISTIC
 from policies.search.acquisition import PredictedMean
 from policies.search.allocation import JointSketches
 from policies.search.annealing import AnnealingSettings
@@ -25,7 +25,7 @@ AUTOTVM = Method(
     exploration=FixedEpsilon(0.05),
     training=Training(BOOSTED_RANK_LOOPS, of_each_task=True),
     batch=64,
-    evaluator=DETERMINISTIC,
+    stop_rule=DETERMINISTIC,
 )
 """AutoTVM, Algorithm 1 and appendix A.3: batches of 64 (``b_GBT``), 128 chains of at most 500 steps (``n_sa``,
 ``step_sa``), epsilon 0.05, the rank objective of equation 2, equation 3 among the best ``lambda * b``; every candidate

@@ -26,7 +26,7 @@ _CLASSES: Mapping[str, tuple[type, ...]] = {
     "source": (str,),
     "training": (Training, type(None)),
     "selection": (Selection,),
-    "evaluator": (StopRule,),
+    "stop_rule": (StopRule,),
     "batch": (int,),
     "by_round": (bool,),
     "starts_from": (str,),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fleet_tune.base.domain import StopRule
 from policies.cost_models.protocol import CostModel
-from policies.measuring.evaluators import RACED
+from policies.measuring.stop_rules import RACED
 from policies.search.acquisition import Acquisition
 from policies.search.allocation import SketchAllocation
 from policies.search.bandits import TaskAllocation, TaskBandit
@@ -41,8 +41,8 @@ class Method:
     a share."""
     selection: Selection = field(default_factory=Selection)
     """Takes a batch of the scored candidates."""
-    evaluator: StopRule = RACED
-    """The way its candidates are measured (:mod:`policies.measuring.evaluators`)."""
+    stop_rule: StopRule = RACED
+    """The way its candidates are measured (:mod:`policies.measuring.stop_rules`)."""
     by_round: bool = False
     """True if the bandits count rounds and choose a sketch for a whole one (Ansor, Bansor); else they count trials and
     choose a sketch for each."""

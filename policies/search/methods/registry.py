@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fleet_tune.base.errors import UserError
 from policies.cost_models.registry import COST_MODELS, LABORATORY, CostModelEntry, problem_of
-from policies.measuring.evaluators import EVALUATORS
+from policies.measuring.stop_rules import STOP_RULES
 from policies.search.allocation import JointSketches
 from policies.search.generators import LatentGenerator
 from policies.search.methods.adatune import ADATUNE
@@ -29,8 +29,8 @@ _ROUNDS = re.compile(r"rounds-([1-9]\d{0,3})")
 def method_named(name: str) -> Method:
     """Return the method of this name. Raise UserError for an unknown one.
 
-    A name may continue with a cost model that replaces the method's own, with ``offline``, and with an evaluator
-    (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:boosted``, ``pruner:offline``, ``ansor:pacm:offline``,
+    A name may continue with a cost model that replaces the method's own, with ``offline``, and with a stop rule
+    (:data:`policies.measuring.stop_rules.STOP_RULES`): ``autotvm:boosted``, ``pruner:offline``, ``ansor:pacm:offline``,
     ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 as published. ``ansor:rounds-10`` has
     rounds of ten trials, and ``ansor:joint`` lets candidates of all sketches compete in each round, as Ansor's code
     does. The name of such a method is the whole string. With another model, or with one that is never trained, the
@@ -55,12 +55,12 @@ def method_named(name: str) -> Method:
     if rounds:
         method = replace(method, name=name, batch=int(rounds[0].removeprefix("rounds-")))
         changes.remove(rounds[0])
-    evaluators = [change for change in changes if change in EVALUATORS]
-    if len(evaluators) > 1:
-        raise UserError(f"'{name}' names {len(evaluators)} evaluators", "name one")
-    if evaluators:
-        method = replace(method, name=name, evaluator=EVALUATORS[evaluators[0]])
-        changes.remove(evaluators[0])
+    rules = [change for change in changes if change in STOP_RULES]
+    if len(rules) > 1:
+        raise UserError(f"'{name}' names {len(rules)} stop rules", "name one")
+    if rules:
+        method = replace(method, name=name, stop_rule=STOP_RULES[rules[0]])
+        changes.remove(rules[0])
     if not changes:
         return method
     models = [_model_of(change, _METHODS[base]) for change in changes if change != OFFLINE]
@@ -100,7 +100,7 @@ def _variants(method: Method) -> list[str]:
     """Words that may follow the name of ``method``."""
     drafts = [EQUATION_1] if isinstance(method.generator, LatentGenerator) else []
     trained = [OFFLINE, *COST_MODELS] if method.training is not None else []
-    return [*EVALUATORS, *drafts, JOINT, "rounds-10", *trained]
+    return [*STOP_RULES, *drafts, JOINT, "rounds-10", *trained]
 
 
 def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:

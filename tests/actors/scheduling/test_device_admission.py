@@ -60,10 +60,10 @@ class Answering:
 
 
 class World:
-    def __init__(self, prints: Mapping[str, Fingerprint] | None = None) -> None:
+    def __init__(self, fingerprints: Mapping[str, Fingerprint] | None = None) -> None:
         self.calls = RemoteCalls()
         supervisor = cast(SchedulerSupervisor, cast(Any, self.calls))
-        self.admission = DeviceAdmission(supervisor, {}, ActorHandles(), {}, fingerprints=prints)
+        self.admission = DeviceAdmission(supervisor, {}, ActorHandles(), {}, fingerprints=fingerprints)
 
     def expect(self, name: str, device: Answering) -> None:
         self.admission.wait_for(name, cast(DeviceClient, cast(Any, device)))

@@ -78,7 +78,7 @@ def test_methods_of_the_laboratory() -> None:
     changed = method_named("autotvm:tree-gru:raced")
     assert changed.training is not None
     assert (changed.name, changed.training.model.name) == ("autotvm:tree-gru:raced", "tree-gru")
-    assert changed.evaluator == methods.method_named("autotvm:raced").evaluator
+    assert changed.stop_rule == methods.method_named("autotvm:raced").stop_rule
     offline = method_named("moa-pruner:mlp:offline")
     assert offline.training is not None
     assert (offline.training.offline, offline.starts_from) == (True, "")

@@ -14,7 +14,7 @@ from bench.replay.replay_runs import TOLERANCE, RecordedTask
 from bench.replay.run_cache import RunCache
 from bench.search.adatune_schemes import BASELINE, BENCHMARK, TIMED, Timed, figures, measured, run_scheme, schemes
 from fleet_tune.base.task_data import TaskData
-from policies.measuring.evaluators import ADAPTIVE, DETERMINISTIC, RACED
+from policies.measuring.stop_rules import ADAPTIVE, DETERMINISTIC, RACED
 from policies.search.methods import method_named
 
 
@@ -26,10 +26,10 @@ def test_each_scheme_puts_one_part_in() -> None:
     base, forest, contextual, adaptive, ours = schemes().values()
     assert adaptive == method_named("adatune")
     assert replace(base, batch=64) == method_named("autotvm")
-    assert (base.evaluator, forest.evaluator, contextual.evaluator) == (DETERMINISTIC,) * 3
+    assert (base.stop_rule, forest.stop_rule, contextual.stop_rule) == (DETERMINISTIC,) * 3
     assert (forest.exploration, forest.batch) == (base.exploration, base.batch)
     assert replace(forest, exploration=adaptive.exploration) == contextual
-    assert replace(contextual, evaluator=ADAPTIVE) == adaptive == replace(ours, evaluator=ADAPTIVE)
+    assert replace(contextual, stop_rule=ADAPTIVE) == adaptive == replace(ours, stop_rule=ADAPTIVE)
 
 
 def test_seconds_of_a_measurement_by_hand() -> None:

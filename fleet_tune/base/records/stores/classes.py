@@ -15,16 +15,16 @@ TARGETS = "targets"
 """Key of the meta table for the targets: a JSON object with the target of each class by its name."""
 
 
-def with_classes(stored: Mapping[str, str], prints: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, str]:
+def with_classes(stored: Mapping[str, str], fingerprints: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, str]:
     """Return the new entries of the meta table about classes. New classes are added to those in ``stored``; a known
     class gets its new fingerprint.
 
-    ``prints``: encoded fingerprints, one of each class. ``folder``: for the message. Raise :class:`OutputFolderError`
-    if a class had another target.
+    ``fingerprints``: encoded fingerprints, one of each class. ``folder``: for the message. Raise
+    :class:`OutputFolderError` if a class had another target.
     """
     targets = _loaded(stored, TARGETS, dict)
     known = {name: each for each in _loaded(stored, FINGERPRINTS, list) if (name := _name_of(each)) is not None}
-    for each in prints:
+    for each in fingerprints:
         name, target = each["device_class"]["name"], each["device_class"]["target"]
         if targets.get(name, target) != target:
             raise OutputFolderError(

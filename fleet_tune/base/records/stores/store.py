@@ -89,12 +89,12 @@ class RecordStore:
                 "INSERT INTO meta VALUES (?, ?)", [(key, meta[key]) for key in meta if key not in stored]
             )
 
-    def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
+    def put_classes(self, fingerprints: Sequence[Mapping[str, Any]]) -> None:
         """Store the encoded fingerprints of devices, one for each class (see :func:`with_classes`). Raise
         :class:`OutputFolderError` if a class had another target, and then store nothing."""
         with self._transaction() as connection:
             stored: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
-            meta = with_classes(stored, prints, self.path.parent)
+            meta = with_classes(stored, fingerprints, self.path.parent)
             _put_meta(connection, meta)
 
     def annotate(self, meta: Mapping[str, str]) -> None:

@@ -39,5 +39,5 @@ DETERMINISTIC = StopRule(
 """The rule with which AdaTune measures AutoTVM (section 5.1): 500 runs of every candidate, as far as they fit into the
 timeout."""
 
-EVALUATORS: Mapping[str, StopRule] = {"raced": RACED, "adaptive": ADAPTIVE, "deterministic": DETERMINISTIC}
+STOP_RULES: Mapping[str, StopRule] = {"raced": RACED, "adaptive": ADAPTIVE, "deterministic": DETERMINISTIC}
 """Evaluators by the names that may follow a method's name: ``fleet:adaptive``."""

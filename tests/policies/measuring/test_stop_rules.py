@@ -10,7 +10,7 @@ from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import UserError
 from policies.measuring.adaptive_stopping import confirmation, decide, following, precise
 from policies.measuring.duel import run_rule
-from policies.measuring.evaluators import ADAPTIVE, DETERMINISTIC, EVALUATORS, RACED
+from policies.measuring.stop_rules import ADAPTIVE, DETERMINISTIC, RACED, STOP_RULES
 from policies.search.methods import METHOD_NAMES, method_named
 
 
@@ -45,21 +45,21 @@ def test_the_deterministic_evaluator_always_takes_its_runs() -> None:
 
 
 def test_second_measurements_and_duels_go_by_time_whatever_the_rule() -> None:
-    for rule in EVALUATORS.values():
+    for rule in STOP_RULES.values():
         assert precise(rule).micro_batch_runs == run_rule(rule).micro_batch_runs == 0
 
 
 def test_a_method_has_the_evaluator_of_its_paper_or_another_by_name() -> None:
     own = {"autotvm": DETERMINISTIC, "adatune": ADAPTIVE}
-    assert {name: method_named(name).evaluator for name in METHOD_NAMES} == {
+    assert {name: method_named(name).stop_rule for name in METHOD_NAMES} == {
         name: own.get(name, RACED) for name in METHOD_NAMES
     }
     changed = method_named("fleet:adaptive")
-    assert (changed.name, changed.evaluator) == ("fleet:adaptive", ADAPTIVE)
+    assert (changed.name, changed.stop_rule) == ("fleet:adaptive", ADAPTIVE)
     assert changed.starts_from == method_named("fleet").starts_from != ""  # what it learns from is as it was
     both = method_named("autotvm:pacm:raced")
     assert both.training is not None
-    assert (both.evaluator, both.training.model.name, both.name) == (RACED, "pacm", "autotvm:pacm:raced")
-    assert method_named("random:deterministic").evaluator == DETERMINISTIC
-    with pytest.raises(UserError, match="2 evaluators"):
+    assert (both.stop_rule, both.training.model.name, both.name) == (RACED, "pacm", "autotvm:pacm:raced")
+    assert method_named("random:deterministic").stop_rule == DETERMINISTIC
+    with pytest.raises(UserError, match="2 stop rules"):
         method_named("fleet:raced:adaptive")
