@@ -96,7 +96,7 @@ class DeviceWatch:
             check.cancel()
 
     def _added(self, name: str) -> DeviceAdded:
-        return DeviceAdded(name, timeouts=self._hosts.configs[name].patience)
+        return DeviceAdded(name, timeouts=self._hosts.configs[name].timeouts)
 
     async def _start_process(self, name: str) -> str:
         """Start the process of a device. Return the reason in words if its node is not in the cluster, otherwise an

@@ -60,7 +60,7 @@ def run_plan(plan: SessionPlan, hosts: RunHosts, dealt: Mapping[str, int]) -> Ru
         limits=plan.limits,
         rule=fleet.measure.applied_to(plan.rule),
         check_every_secs=fleet.measure.check_every_secs,
-        timeouts={name: each.patience for name, each in actors.configs.items()},
+        timeouts={name: each.timeouts for name, each in actors.configs.items()},
         window_wait_secs=WINDOW_WAIT_SECS,
         build_timeout_secs=fleet.build.timeout_secs,
     )

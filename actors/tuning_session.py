@@ -136,7 +136,7 @@ class TuningSession:
         """Tune a task of the plan from now on. Its sketches are known."""
         await self._actors.describe(entry)
         rules = tuple(sketch.rule for sketch in entry.sketches)
-        await self._supervisor.tell(SketchesReady(entry.task.id, rules, entry.enough, entry.floor_secs))
+        await self._supervisor.tell(SketchesReady(entry.task.id, rules, entry.confirmation_trials, entry.floor_secs))
 
     async def skip_task(self, task_id: str) -> None:
         """Skip a task of the plan that has no sketch."""

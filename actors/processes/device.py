@@ -22,7 +22,7 @@ from actors.processes.device_incumbents import DeviceIncumbents
 from actors.processes.device_oracles import DeviceOracles
 from actors.processes.device_probe import DeviceProbe
 from actors.processes.device_window import DeviceWindow
-from actors.processes.duels import tournament
+from actors.processes.duels import run_shoot_out
 from actors.processes.measured_artifacts import MeasuredArtifact, all_at_speed, at_speed, loss_of
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
@@ -218,9 +218,11 @@ class DeviceActor:
                 unchecked = self._oracles.unchecked([task_id], checked_again)
                 return ShootOutMeasured(self._device_id, epoch, error.detail, unchecked=unchecked)
             # A pair's ratio needs no speed. A finalist without an opponent is counted at the speed before the
-            # tournament until the tournament is over.
+            # shoot-out until the shoot-out is over.
             speed = self._probe.speed.between(before_secs, before_secs)
-            found = tournament(lambda asked: at_speed(self._batch.ask(asked), speed), artifacts, task.incumbent, rule)
+            found = run_shoot_out(
+                lambda asked: at_speed(self._batch.ask(asked), speed), artifacts, task.incumbent, rule
+            )
             if isinstance(found, Measurement):
                 return ShootOutMeasured(self._device_id, epoch, found.detail or "lost")
             speed = self._probe.speed.between(before_secs, self._probe.secs_or(before_secs))

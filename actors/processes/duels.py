@@ -76,7 +76,7 @@ def duel(
     return DuelResult(joined)
 
 
-def tournament(
+def run_shoot_out(
     ask: Ask, artifacts: Sequence[Artifact], incumbent: Incumbent, rule: StopRule
 ) -> dict[int, Measurement] | Measurement:
     """Let the finalists of a task meet: each meets the best of those before it. Return their measurements by number.

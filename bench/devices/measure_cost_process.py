@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
-from actors.processes.duels import tournament
+from actors.processes.duels import run_shoot_out
 from bench.datasets import labels, pick, read
 from bench.machine import cores
 from bench.processes import die_with_parent
@@ -197,7 +197,7 @@ def shoot_out(
         return min(measured, key=_cost_by("ours"))["row"], 0.0
     artifacts = [artifact_of(row) for row in rows]
     track = Track(bench)
-    found = tournament(track.measure, artifacts, Incumbent(), rule)
+    found = run_shoot_out(track.measure, artifacts, Incumbent(), rule)
     assert not isinstance(found, Measurement)
     best = min(found, key=lambda number: found[number].rank_secs)
     return rows[best], track.device_secs

@@ -116,7 +116,7 @@ class Connection:
                 self.target = self._native_target(session)
             kind = device_kind(self.target)
             with session.deadline(self.timeout_secs):
-                bench = Workbench(session, kind, self._cache_bytes, self._config.patience)
+                bench = Workbench(session, kind, self._cache_bytes, self._config.timeouts)
                 problem = _gpu_problem(bench) if kind == "cuda" else ""
                 self._load_library(session)
             if problem:
@@ -211,7 +211,7 @@ class Connection:
             plain_secs=plain_secs,
             name=self._name,
             server_key=self._server_key,
-            silence_secs=self._config.patience.silence_secs,
+            silence_secs=self._config.timeouts.silence_secs,
         )
 
 

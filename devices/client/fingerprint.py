@@ -59,16 +59,16 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
     Raises SessionLostError, and :class:`fleet_tune.base.errors.VersionsDifferError` if the device has another version
     of TVM than this process.
     """
-    with bench.session.deadline(bench.patience.probe_secs):
+    with bench.session.deadline(bench.timeouts.probe_secs):
         says = describe(bench)
     if says["tvm_version"] not in (UNTOLD, tvm.__version__):
         raise tvm_differs("the device", says["tvm_version"], tvm.__version__)
     actual = says["threads"]
     if threads is not None and bench.kind == "cpu" and threads != actual:
         _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
-    with bench.session.deadline(bench.patience.probe_secs):
+    with bench.session.deadline(bench.timeouts.probe_secs):
         cores, lanes = parallelism(bench, device_class.target, actual)
-    with bench.session.deadline(bench.patience.probe_secs):
+    with bench.session.deadline(bench.timeouts.probe_secs):
         is_cuda = bench.kind == "cuda"
         limits = cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
     target = parse_target(device_class.target)
@@ -125,7 +125,7 @@ def describe(bench: Workbench) -> dict[str, Any]:
 
 def power_now(bench: Workbench) -> str:
     """Return the current power mode of the device (see :attr:`Fingerprint.power`)."""
-    with bench.session.deadline(bench.patience.probe_secs):
+    with bench.session.deadline(bench.timeouts.probe_secs):
         return str(bench.session.function("fleet_tune.power")(bench.kind)) if bench.session.ours else ""
 
 
@@ -135,7 +135,7 @@ def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None
     kernel = probe_kernels.arithmetic(target, cores, lanes, dot=dot)
     given = np.int32 if dot else np.float32
     dtypes = (given, given, np.int32 if isinstance(dot, IntegerDot) else np.float32)
-    with bench.session.deadline(bench.patience.probe_secs):
+    with bench.session.deadline(bench.timeouts.probe_secs):
         ones = [
             tvm.runtime.tensor(np.ones(shape, dtype), bench.device)
             for shape, dtype in zip(kernel.shapes, dtypes, strict=True)
@@ -147,13 +147,13 @@ def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], burs
     """Return the seconds of the fastest of many short runs of a probe kernel: it shows the speed of the undisturbed
     device. The runs are in up to ``bursts`` bursts, a little apart."""
     # TVM's timer begins with a run that it does not count.
-    with bench.session.deadline(2 * (bench.patience.probe_secs + kernel.slowest_secs)):
+    with bench.session.deadline(2 * (bench.timeouts.probe_secs + kernel.slowest_secs)):
         module = bench.load(kernel.library)
         first_secs = float(module.time_evaluator("main", bench.device, number=1, repeat=1)(*tensors).results[0])
     repeats = min(_REPEATS, max(_LEAST_REPEATS, int(_REPEAT_SECS / max(first_secs, 1e-9))))
     best_secs, end = math.inf, time.monotonic() + bursts * _BURST_SECS
     for left in reversed(range(bursts)):
-        with bench.session.deadline(bench.patience.probe_secs + 10 * repeats * first_secs):
+        with bench.session.deadline(bench.timeouts.probe_secs + 10 * repeats * first_secs):
             timer = module.time_evaluator("main", bench.device, number=1, repeat=repeats)
             best_secs = min(best_secs, *timer(*tensors).results)
         if not left or time.monotonic() >= end:  # on a slow device one burst is long enough
@@ -170,7 +170,7 @@ def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int)
     size = high if bench.kind == "cuda" else min(max(cache_bytes, low), high)
     elements = size // (4 * probe_kernels.CHUNK) * probe_kernels.CHUNK
     filling = probe_kernels.fill(target, elements, lanes)
-    with bench.session.deadline(3 * (bench.patience.probe_secs + filling.slowest_secs)):
+    with bench.session.deadline(3 * (bench.timeouts.probe_secs + filling.slowest_secs)):
         make = bench.load(filling.library)
         tensors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
         for tensor in tensors:

@@ -29,7 +29,7 @@ class LoadedCandidate:
         request: the candidate, and how to measure it.
         positive: true to time it on positive inputs (see :func:`devices.timing.arguments.make_inputs`).
         decide: stopping rule to use with a plain TVM RPC server; our own server has its own rule.
-        patience: time limits of the device, for the steps before a measurement: allocating, sending, loading, packing.
+        timeouts: time limits of the device, for the steps before a measurement: allocating, sending, loading, packing.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class LoadedCandidate:
         request: MeasureRequest,
         positive: bool,
         decide: Decide | None,
-        patience: DeviceTimeouts = DEFAULT,
+        timeouts: DeviceTimeouts = DEFAULT,
     ) -> None:
         self.bench = bench
         self._artifact = request.artifact
         self._rule = request.rule
         self._positive = positive
         self._decide = decide
-        self._prepare_secs = patience.sending_secs(sent_bytes(request.artifact))
+        self._prepare_secs = timeouts.sending_secs(sent_bytes(request.artifact))
         place = bench.place_anew if request.placed_anew else bench.arguments
         with bench.session.deadline(self._prepare_secs):
             self._module = bench.load(self._artifact.library)

@@ -40,7 +40,7 @@ class LoadedNetwork:
         arguments: inputs and parameters, in the order of the network's arguments.
         last_exit: returns how a lost session ended, as the server tells; ``None`` if it cannot tell. May raise
             SessionLostError.
-        patience: time limits of the device, for sending the network.
+        timeouts: time limits of the device, for sending the network.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class LoadedNetwork:
         library: bytes,
         arguments: Sequence[Array],
         last_exit: Callable[[], str | None],
-        patience: DeviceTimeouts,
+        timeouts: DeviceTimeouts,
     ) -> None:
         self._bench = bench
         self._last_exit = last_exit
         sent_bytes = len(library) + sum(array.nbytes for array in arguments)
-        with bench.session.deadline(_LOAD_SECS + patience.sending_secs(sent_bytes)):
+        with bench.session.deadline(_LOAD_SECS + timeouts.sending_secs(sent_bytes)):
             bench.memory.admit(sent_bytes)
             # TVM's virtual machine runs on the device. Of its results only tensors come back.
             self._library = bench.load(library)

@@ -69,17 +69,17 @@ class Oracle:
     Args:
         artifact: the program.
         abstraction: properties of the device, which give its speed; ``None`` if it was not probed.
-        patience: time limits of the device.
+        timeouts: time limits of the device.
     """
 
     def __init__(
-        self, artifact: Artifact, abstraction: DeviceAbstraction | None = None, patience: DeviceTimeouts = DEFAULT
+        self, artifact: Artifact, abstraction: DeviceAbstraction | None = None, timeouts: DeviceTimeouts = DEFAULT
     ) -> None:
         runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
         sent_secs = 2 * _RUNS * sent_bytes(artifact) / SLOWEST_LINK_BYTES  # outputs come back
         #: Time limit of its runs together, from its operations, its bytes and the speed of the device; doubled after a
         #: timeout.
-        self.timeout_secs = patience.oracle_secs + sent_secs + _RUNS * runs_secs
+        self.timeout_secs = timeouts.oracle_secs + sent_secs + _RUNS * runs_secs
         #: Why it has not run, in one line; empty before it was tried, and once it has run.
         self.problem = ""
         self._tries = 0

@@ -31,17 +31,17 @@ class Probe:
     """The probe's kernel, loaded on the device of ``bench`` with its tensors.
 
     The constructor and :meth:`secs` block on the device. Their deadlines allow for the slowest device, and for
-    ``probe_secs`` of its patience. Both raise SessionLostError, and TVM's errors if a kernel does not load or run.
+    ``probe_secs`` of its timeouts. Both raise SessionLostError, and TVM's errors if a kernel does not load or run.
     """
 
     def __init__(self, bench: Workbench, target: str) -> None:
         self.bench = bench
-        with bench.session.deadline(bench.patience.probe_secs):
+        with bench.session.deadline(bench.timeouts.probe_secs):
             threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
             cores, lanes = parallelism(bench, target, threads)
         kernel = _arithmetic(target, cores, lanes, _ROWS)
         self._slowest_secs = kernel.slowest_secs
-        with bench.session.deadline(bench.patience.probe_secs):
+        with bench.session.deadline(bench.timeouts.probe_secs):
             self._tensors = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
             self._module: Any = bench.load(kernel.library)
 
@@ -51,7 +51,7 @@ class Probe:
 
     def _run_secs(self) -> tuple[float, ...]:
         bench, module, tensors = self.bench, self._module, self._tensors
-        most_secs = (_RUNS + 1) * (bench.patience.probe_secs + self._slowest_secs)  # one run is not counted
+        most_secs = (_RUNS + 1) * (bench.timeouts.probe_secs + self._slowest_secs)  # one run is not counted
         with bench.session.deadline(most_secs):
             if bench.session.ours:  # under the same conditions as candidates, real-time priority among them
                 rule = StopRule(

@@ -80,7 +80,7 @@ class RpcDevice:
         server_key: ServerKey = NO_KEY,
     ) -> None:
         self._config = config
-        wait_secs = config.patience.connect_secs if connect_timeout_secs is None else connect_timeout_secs
+        wait_secs = config.timeouts.connect_secs if connect_timeout_secs is None else connect_timeout_secs
         self._connection = Connection(
             config,
             host,
@@ -181,7 +181,7 @@ class RpcDevice:
         return vitals
 
     def add_oracle(self, artifact: Artifact) -> None:
-        self._oracles[oracle_task(artifact)] = Oracle(artifact, self._abstraction, self._config.patience)
+        self._oracles[oracle_task(artifact)] = Oracle(artifact, self._abstraction, self._config.timeouts)
 
     def run_oracle(self, task_id: str) -> str:
         oracle = self._oracles[task_id]
@@ -244,7 +244,7 @@ class RpcDevice:
         """
         try:
             return self._connection.once_more_on_loss(
-                lambda bench: LoadedNetwork(bench, library, arguments, self._lost_exit, self._config.patience)
+                lambda bench: LoadedNetwork(bench, library, arguments, self._lost_exit, self._config.timeouts)
             )
         except SessionLostError as error:
             self._connection.close()
@@ -270,7 +270,7 @@ class RpcDevice:
                 module = bench.load(artifact.library)
                 loaded += [module, *bench.arguments(artifact, module, oracle.positive)]
             arguments.append(RoundArguments.of(artifact, not (oracle.positive or oracle.plan.rounds)))
-        timeout_secs = self._config.patience.candidate_secs
+        timeout_secs = self._config.timeouts.candidate_secs
         # The server ends a round that takes too long. This deadline is for a lost network.
         with bench.session.deadline(2 * timeout_secs + 10.0):
             secs = float(measure(encode_round(arguments), timeout_secs, *loaded))
@@ -280,7 +280,7 @@ class RpcDevice:
         oracle = self._oracles[request.artifact.task_id]
         try:
             candidate = self._connection.once_more_on_loss(
-                lambda bench: LoadedCandidate(bench, request, oracle.positive, self._decide, self._config.patience)
+                lambda bench: LoadedCandidate(bench, request, oracle.positive, self._decide, self._config.timeouts)
             )
         except Exception as error:
             return self._failed(error)
@@ -376,7 +376,7 @@ class RpcDevice:
         fingerprint has. The probe does not show such a change, and times would not be comparable."""
         if self._server is None:
             return
-        with bench.session.deadline(self._config.patience.probe_secs):
+        with bench.session.deadline(self._config.timeouts.probe_secs):
             now = _server_of(fingerprints.describe(bench))
         if now != self._server:
             came, was = (f"TVM {version} on {threads} CPUs" for threads, version in (now, self._server))

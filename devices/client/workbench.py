@@ -42,12 +42,12 @@ class Workbench:
         session: the session.
         kind: kind of the device (``"cpu"``, ``"cuda"``).
         cache_bytes: limit of the size of the kept tensors. Those of the most recently used tasks are kept.
-        patience: time limits of the device.
+        timeouts: time limits of the device.
     """
 
-    def __init__(self, session: RpcSession, kind: str, cache_bytes: int, patience: DeviceTimeouts = CPU) -> None:
+    def __init__(self, session: RpcSession, kind: str, cache_bytes: int, timeouts: DeviceTimeouts = CPU) -> None:
         self.session = session
-        self.patience = patience
+        self.timeouts = timeouts
         self.kind = kind
         self.device = session.device(kind)
         self.memory = SharedMemory(session, kind)

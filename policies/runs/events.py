@@ -36,7 +36,7 @@ class SketchesReady:
     task_id: str
     rules: tuple[str, ...]
     """Rule that made each sketch."""
-    enough: int = 0
+    confirmation_trials: int = 0
     """Trials after which the task needs no more, if one of them was right; 0 for no such number."""
     floor_secs: float | None = None
     """See :attr:`fleet_tune.base.search_task.SearchTask.floor_secs`, for these sketches; None if it stays as

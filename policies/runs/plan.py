@@ -131,8 +131,8 @@ class RunPlan:
         """Return the plan with an event's changes of devices, classes, tasks and builders. A scheduler that takes over
         starts with this plan. ``now``: second of the run at which the event happened."""
         match event:
-            case SketchesReady(task_id, rules, enough, floor_secs):
-                return self._with_task(task_id, rules, enough, floor_secs, now)
+            case SketchesReady(task_id, rules, confirmation_trials, floor_secs):
+                return self._with_task(task_id, rules, confirmation_trials, floor_secs, now)
             case TaskSkipped(task_id):
                 return self._with_task(task_id, (), 0, None, now)
             case ClassAwaited(device_class) if device_class not in self._classes:
@@ -177,10 +177,10 @@ class RunPlan:
         return device_class in classes and self.devices.get(device_id, device_class) not in classes
 
     def _with_task(
-        self, task_id: str, rules: tuple[str, ...], enough: int, floor_secs: float | None, now: float
+        self, task_id: str, rules: tuple[str, ...], confirmation_trials: int, floor_secs: float | None, now: float
     ) -> RunPlan:
         tasks = {each.task.id: each for each in self.tasks}
         floor = tasks[task_id].floor_secs if floor_secs is None else floor_secs
-        tasks[task_id] = replace(tasks[task_id], rules=rules, enough=enough, floor_secs=floor)
+        tasks[task_id] = replace(tasks[task_id], rules=rules, confirmation_trials=confirmation_trials, floor_secs=floor)
         before = self.before if tasks[task_id].late else replace(self.before, budget_from_secs=now)
         return replace(self, tasks=tuple(tasks.values()), before=before)

@@ -22,8 +22,8 @@ class PlannedTask:
     """Number of the searcher that knows it."""
     settled: str = ""
     """Reason why it needs no trial at all; empty if it is tuned."""
-    enough: int = 0
-    """See :attr:`fleet_tune.base.search_task.SearchTask.enough`."""
+    confirmation_trials: int = 0
+    """See :attr:`fleet_tune.base.search_task.SearchTask.confirmation_trials`."""
     late: bool = False
     """True for a task of a device class that joined during the run: the time budget does not wait for its
     description."""

@@ -203,9 +203,9 @@ class RunState:
         match event:
             case RecordsCommitted(records):
                 return self._records.take(records, now)
-            case SketchesReady(task_id, rules, enough, floor_secs):
+            case SketchesReady(task_id, rules, confirmation_trials, floor_secs):
                 task = self.tasks[task_id]
-                task.describe(rules, enough, floor_secs)
+                task.describe(rules, confirmation_trials, floor_secs)
                 self._begin_budget(now)
                 return self._finisher.finish(task, task.confirmed_reason())
             case TaskSkipped(task_id):

@@ -85,7 +85,8 @@ class TaskTrials:
         self.last_proposal = 0  # number of the last proposal that arrived
         self.exhausted = False  # every candidate is measured or under way
         self.finish_reason = planned.settled  # empty while the task is tuned
-        self.enough = planned.enough  # trials after which it needs no more, if one was right; 0 for no such number
+        # Trials after which it needs no more, if one was right; 0 for no such number.
+        self.confirmation_trials = planned.confirmation_trials
         self.floor_secs = planned.floor_secs
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = planned.rules == ()  # it turned out to have no sketch
@@ -134,14 +135,14 @@ class TaskTrials:
         """Return :meth:`room`, but also for a task that is still being described."""
         if self.finish_reason or self.exhausted or self.is_left_out:
             return 0
-        limits = [limit for limit in (self._limit, self.enough or None) if limit is not None]
+        limits = [limit for limit in (self._limit, self.confirmation_trials or None) if limit is not None]
         return min([grant, *(max(0, limit - self.spent - self.in_flight) for limit in limits)])
 
     # Description and oracle ------------------------------------------------------------------------------------------
 
-    def describe(self, rules: tuple[str, ...], enough: int, floor_secs: float | None) -> None:
+    def describe(self, rules: tuple[str, ...], confirmation_trials: int, floor_secs: float | None) -> None:
         """Set the values that are known once the task has its sketches; see :class:`SketchesReady`."""
-        self.rules, self.enough = rules, enough
+        self.rules, self.confirmation_trials = rules, confirmation_trials
         if floor_secs is not None:
             self.floor_secs = floor_secs
 
@@ -243,10 +244,10 @@ class TaskTrials:
     def confirmed_reason(self) -> str:
         """Return the reason why a task is finished whose first trials are the best candidates of other runs, once these
         trials are recorded. Empty before, and if none of them was right: then the task is searched."""
-        if not self.enough or self.spent < self.enough or self.in_flight:
+        if not self.confirmation_trials or self.spent < self.confirmation_trials or self.in_flight:
             return ""
         if not math.isfinite(self.best_secs):
-            self.enough = 0
+            self.confirmation_trials = 0
             return ""
         return f"{CONFIRMED} by {self.trials} trials of what the store has"
 

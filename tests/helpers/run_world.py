@@ -98,7 +98,7 @@ class World(Settings):
             self.floor_secs,
             self.oracle_run_secs,
             settled=self.settled.get(task.id, ""),
-            enough=self._enough(task.id, now),
+            confirmation_trials=self._confirmation_trials(task.id, now),
             late=task.device_class.name in self.joins,
         )
 
@@ -146,9 +146,9 @@ class World(Settings):
             return None
         return () if task_id in self.left_out & self.described_at.keys() else ("rule",)
 
-    def _enough(self, task_id: str, now: float) -> int:
-        """Return the number of trials that are enough for a task, as known by ``now``."""
-        return self.enough.get(task_id, 0) if self.described_at.get(task_id, math.inf) <= now else 0
+    def _confirmation_trials(self, task_id: str, now: float) -> int:
+        """Return the confirmation trials of a task, as known by ``now``."""
+        return self.confirmation_trials.get(task_id, 0) if self.described_at.get(task_id, math.inf) <= now else 0
 
     # Play -------------------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class World(Settings):
                 at,
                 ev.TaskSkipped(task_id)
                 if without
-                else ev.SketchesReady(task_id, ("rule",), self.enough.get(task_id, 0)),
+                else ev.SketchesReady(task_id, ("rule",), self.confirmation_trials.get(task_id, 0)),
             )
         self._happens(ev.DevicesRestored(self.device_states, {}))
         self._recorder.announce()

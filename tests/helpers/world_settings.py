@@ -88,8 +88,8 @@ class Settings:
     """Ids of tasks that turn out to have no sketch."""
     settled: Mapping[str, str] = field(default_factory=dict)
     """Reasons why tasks need no trial, by their id."""
-    enough: Mapping[str, int] = field(default_factory=dict)
-    """Trials that are enough for the tasks that are described later, by their id."""
+    confirmation_trials: Mapping[str, int] = field(default_factory=dict)
+    """Confirmation trials of the tasks that are described later, by their id."""
     scheduler_lost_at: tuple[float, ...] = ()
     """Times at which the process that drives the run is lost, and another takes its place."""
     device_states: Mapping[str, DeviceState] = field(default_factory=dict)

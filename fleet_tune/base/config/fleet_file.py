@@ -169,7 +169,7 @@ class DeviceConfig(Frozen):
         return file
 
     @property
-    def patience(self) -> DeviceTimeouts:
+    def timeouts(self) -> DeviceTimeouts:
         """Timeouts of this device: those of its entry, else the defaults for its kind."""
         given = {each.name: getattr(self, each.name) for each in fields(DeviceTimeouts)}
         return replace(self._usual_patience, **{name: secs for name, secs in given.items() if secs is not None})

@@ -90,7 +90,7 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | 
 def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
     ping_secs = None
     # A short wait, because a user waits for the answer: a server that restarts or is in use can be checked again later.
-    patience_secs = min(_CONNECT_SECS, config.patience.connect_secs)
+    patience_secs = min(_CONNECT_SECS, config.timeouts.connect_secs)
     config = config.model_copy(update={"connect_secs": patience_secs})
     try:
         # An error in the fleet file is raised. A device that does not answer is a result.

@@ -31,5 +31,5 @@ def with_library_seeds(entry: SearchTask) -> SearchTask:
     for at in calls:
         rows, columns = (len(getattr(decision, "values", ())) - 1 for decision in entry.sketches[at].decisions)
         seeds.append((at, (1, 0) if rows else (0, min(1, columns))))
-    enough = entry.enough and entry.enough + len(calls)
-    return dataclasses.replace(entry, seeds=tuple(seeds), enough=enough)
+    confirmation_trials = entry.confirmation_trials and entry.confirmation_trials + len(calls)
+    return dataclasses.replace(entry, seeds=tuple(seeds), confirmation_trials=confirmation_trials)

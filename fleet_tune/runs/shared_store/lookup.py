@@ -70,8 +70,8 @@ class StoreLookup:
         """Add to a described task the candidates with which its search begins."""
         lanes = entry.abstraction.lanes
         made = seeds(self.seeds.get(entry.task.id, ()), entry.sketches, lanes)[:_MOST_SEEDS]
-        enough = len(made) if entry.task.id in self.confirmed else 0
-        return dataclasses.replace(entry, seeds=tuple(made), enough=enough) if made else entry
+        confirmation_trials = len(made) if entry.task.id in self.confirmed else 0
+        return dataclasses.replace(entry, seeds=tuple(made), confirmation_trials=confirmation_trials) if made else entry
 
     def without_prior(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
         """List the tasks whose cost models learn nothing from the store."""

@@ -70,7 +70,7 @@ class FinalRound:
         self._builds = builds
         self._measuring = measuring
         self._timers = timers
-        self._contests: dict[str, list[PendingShootOut]] = {}
+        self._pending: dict[str, list[PendingShootOut]] = {}
         self._begun: dict[str, PendingShootOut] = {}  # the last one of each device
         self._open = False
         self._missing_since: dict[str, float] = {}
@@ -78,7 +78,7 @@ class FinalRound:
     @property
     def done(self) -> bool:
         """True once no shoot-out is left to begin."""
-        return not any(self._contests.values())
+        return not any(self._pending.values())
 
     def open(self, tasks: Iterable[TaskTrials]) -> None:
         """List the shoot-outs to be held."""
@@ -89,44 +89,44 @@ class FinalRound:
         for task in sorted(tasks, key=lambda each: (each.ranking.best is not None, -gain_at_stake(each))):
             finalists = () if task.planned.settled else task.ranking.finalists()
             if finalists:
-                self._contests.setdefault(task.device_class, []).append(PendingShootOut(task, finalists))
+                self._pending.setdefault(task.device_class, []).append(PendingShootOut(task, finalists))
 
     def close(self) -> None:
         """Begin no further shoot-out."""
         self._open = False
-        self._contests.clear()
+        self._pending.clear()
 
     def postponed(self, device_id: str) -> None:
         """Hold the shoot-out of a device later, since its result does not count: others use the device, or an oracle is
         awaited."""
-        contest = self._begun.pop(device_id, None)
-        if contest is not None and self._open:
-            self._contests.setdefault(contest.task.device_class, []).append(contest)
+        shoot_out = self._begun.pop(device_id, None)
+        if shoot_out is not None and self._open:
+            self._pending.setdefault(shoot_out.task.device_class, []).append(shoot_out)
 
     def not_built(self, finalist: Trial) -> None:
         """Skip a finalist that could not be built."""
-        for contest in self._contests.get(finalist.task.device_class.name, ()):
-            if contest.task.task.id == finalist.task.id:
-                contest.left_out.add(finalist.candidate.id)
+        for shoot_out in self._pending.get(finalist.task.device_class.name, ()):
+            if shoot_out.task.task.id == finalist.task.id:
+                shoot_out.left_out.add(finalist.candidate.id)
 
     def start(self, now: float) -> list[Command]:
         """Build what the next shoot-outs need, bring devices back, and begin every shoot-out that can begin."""
         commands: list[Command] = []
-        for device_class, contests in self._contests.items():
-            contests[:] = [each for each in contests if not each.is_void]
+        for device_class, shoot_outs in self._pending.items():
+            shoot_outs[:] = [each for each in shoot_outs if not each.is_void]
             for device_id in self._mine(device_class):
                 commands += self._look_at(device_id, now)
             idle = self._measuring.leases.idle_devices(device_class)
-            for contest in contests[: len(idle) + _AHEAD] if idle else ():
-                self._ask_for(contest)
+            for shoot_out in shoot_outs[: len(idle) + _AHEAD] if idle else ():
+                self._ask_for(shoot_out)
             for device_id in idle:
-                ready = next((each for each in contests if each.is_built and not each.is_void), None)
+                ready = next((each for each in shoot_outs if each.is_built and not each.is_void), None)
                 if ready is None:
                     break
-                contests.remove(ready)
+                shoot_outs.remove(ready)
                 commands.append(self._begin(ready, device_id, now))
             if self._is_given_up(device_class, now):
-                contests.clear()
+                shoot_outs.clear()
         return commands
 
     def _mine(self, device_class: str) -> list[str]:
@@ -154,26 +154,26 @@ class FinalRound:
             self._timers.at(ends, "final round")
         return now >= ends
 
-    def _ask_for(self, contest: PendingShootOut) -> None:
-        if contest.asked_for:
+    def _ask_for(self, shoot_out: PendingShootOut) -> None:
+        if shoot_out.asked_for:
             return
-        contest.asked_for = True
-        task = contest.task
+        shoot_out.asked_for = True
+        task = shoot_out.task
         if task.oracle is OracleState.NOT_BUILT:  # not built yet, or dropped when the tuning ended
             task.oracle_begun()
             self._builds.add(OracleBuild(task.task))
-        for candidate in contest.finalists:
+        for candidate in shoot_out.finalists:
             if candidate.id not in task.candidates.artifacts:
                 self._builds.add(Trial(task.task, candidate, is_finalist=True))
 
-    def _begin(self, contest: PendingShootOut, device_id: str, now: float) -> ShootOut:
-        limit_secs = self._measuring.limit_secs(device_id, contest.task.task.id)
+    def _begin(self, shoot_out: PendingShootOut, device_id: str, now: float) -> ShootOut:
+        limit_secs = self._measuring.limit_secs(device_id, shoot_out.task.task.id)
         rule = replace(self._plan.rule, timeout_secs=limit_secs)
-        entered = contest.entered
-        oracle_secs = self._measuring.oracle_secs(device_id, contest.task.task.id)
+        entered = shoot_out.entered
+        oracle_secs = self._measuring.oracle_secs(device_id, shoot_out.task.task.id)
         deadline_secs = shoot_out_secs(self._plan.window_wait_secs, len(entered), rule.timeout_secs, oracle_secs)
         epoch = self._measuring.leases.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
-        ranking = contest.task.ranking
-        self._begun[device_id] = contest
+        ranking = shoot_out.task.ranking
+        self._begun[device_id] = shoot_out
         finalists = tuple((each, ranking.next_revision(each.id)) for each in entered)
-        return ShootOut(device_id, epoch, contest.task.task.id, finalists, ranking.incumbent, rule, deadline_secs)
+        return ShootOut(device_id, epoch, shoot_out.task.task.id, finalists, ranking.incumbent, rule, deadline_secs)

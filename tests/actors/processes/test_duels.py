@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from actors.processes.duels import duel, tournament
+from actors.processes.duels import duel, run_shoot_out
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.base.domain import Candidate, Incumbent, Measurement, Outcome, StopRule
 
@@ -83,10 +83,10 @@ def test_seconds_decide_a_duel_whose_time_is_up_before_it_is_decided() -> None:
     assert (met.measured.run_secs, met.measured.stopped) == ((2.0,), "duel")
 
 
-def test_the_fastest_of_a_tournament_without_time_for_duels_is_the_champion() -> None:
+def test_the_fastest_of_a_shoot_out_without_time_for_duels_is_the_champion() -> None:
     finalists = [artifact(each) for each in (4, 2, 3, 1)]
     device = Device()
-    found = tournament(device.measure, finalists, incumbent(4, rank_secs=4.0), StopRule(timeout_secs=2.0))
+    found = run_shoot_out(device.measure, finalists, incumbent(4, rank_secs=4.0), StopRule(timeout_secs=2.0))
     assert isinstance(found, dict)
     assert sorted(found, key=lambda each: found[each].rank_secs) == [3, 1, 2]
     assert device.order == [4, 2, 2, 3, 2, 1]  # each meets the fastest so far
@@ -100,7 +100,7 @@ def test_a_failure_ends_it(failing: int, rival_failed: bool) -> None:
 
 def test_each_finalist_meets_the_best_of_those_before_it() -> None:
     device = Device()
-    found = tournament(device.measure, [artifact(each) for each in (4, 2, 3)], incumbent(4), RULE)
+    found = run_shoot_out(device.measure, [artifact(each) for each in (4, 2, 3)], incumbent(4), RULE)
     assert isinstance(found, dict)
     assert sorted(found) == [1, 2]  # nothing new is known of the incumbent
     assert [each.comparison.against for each in found.values() if each.comparison] == [
@@ -111,7 +111,7 @@ def test_each_finalist_meets_the_best_of_those_before_it() -> None:
 
 
 def test_without_an_incumbent_the_first_is_measured_by_itself() -> None:
-    found = tournament(Device().measure, [artifact(2), artifact(3)], incumbent(9), RULE)
+    found = run_shoot_out(Device().measure, [artifact(2), artifact(3)], incumbent(9), RULE)
     assert isinstance(found, dict)
     assert found[0].comparison is None
     assert found[0].verified
@@ -120,7 +120,7 @@ def test_without_an_incumbent_the_first_is_measured_by_itself() -> None:
 
 
 def test_an_incumbent_that_fails_is_recorded_and_its_challenger_takes_its_place() -> None:
-    found = tournament(
+    found = run_shoot_out(
         Device({(4, 1): Outcome.WRONG_OUTPUT}).measure, [artifact(4), artifact(2), artifact(3)], incumbent(4), RULE
     )
     assert isinstance(found, dict)
@@ -132,7 +132,7 @@ def test_an_incumbent_that_fails_is_recorded_and_its_challenger_takes_its_place(
 
 
 def test_a_finalist_that_fails_is_out() -> None:
-    found = tournament(
+    found = run_shoot_out(
         Device({(2, 0): Outcome.WRONG_OUTPUT}).measure, [artifact(4), artifact(2), artifact(3)], incumbent(4), RULE
     )
     assert isinstance(found, dict)
@@ -143,7 +143,7 @@ def test_a_finalist_that_fails_is_out() -> None:
 
 @pytest.mark.parametrize("number", [4, 2])
 def test_a_lost_device_ends_it(number: int) -> None:
-    found = tournament(
+    found = run_shoot_out(
         Device({(number, 0): Outcome.DEVICE_LOST}).measure, [artifact(4), artifact(2)], incumbent(4), RULE
     )
     assert isinstance(found, Measurement)
@@ -153,7 +153,7 @@ def test_a_lost_device_ends_it(number: int) -> None:
 @pytest.mark.parametrize("number", [4, 2])
 def test_a_process_that_is_killed_is_held_against_nobody(number: int) -> None:
     device = Device({(number, 0): Outcome.KILLED})
-    found = tournament(device.measure, [artifact(4), artifact(2), artifact(3)], incumbent(4), RULE)
+    found = run_shoot_out(device.measure, [artifact(4), artifact(2), artifact(3)], incumbent(4), RULE)
     assert isinstance(found, dict)
     assert sorted(found) == [2]  # of the two that did not meet nothing is known
     assert found[2].comparison is not None

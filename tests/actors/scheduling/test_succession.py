@@ -106,7 +106,7 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
     second = await world.next_one()
     assert first.ended
     assert [each.rules for each in second.plan.tasks] == [("rule",), ("a", "b"), (), None]
-    assert [each.enough for each in second.plan.tasks] == [0, 3, 0, 0]
+    assert [each.confirmation_trials for each in second.plan.tasks] == [0, 3, 0, 0]
     before = second.plan.before
     assert before.secs > 0
     assert before.device_changes == 7

@@ -103,7 +103,7 @@ class Board:
         self.deadlines: list[float] = []
         self.repeats: list[int] = []
         self.session = self
-        self.patience = DeviceTimeouts(probe_secs=70.0)
+        self.timeouts = DeviceTimeouts(probe_secs=70.0)
 
     @contextlib.contextmanager
     def deadline(self, secs: float) -> Iterator[None]:

@@ -73,7 +73,7 @@ def known(state: RunState) -> dict[str, Any]:
         "classes": {name: {task.task.id for task in tasks} for name, tasks in state._granting.by_class.items()},
         "awaited": state._measuring.patience._awaited,
         "tasks": {
-            name: (task.rules or (), task.is_left_out, task.enough, task.planned.late, task.is_awaited)
+            name: (task.rules or (), task.is_left_out, task.confirmation_trials, task.planned.late, task.is_awaited)
             for name, task in state.tasks.items()
         },
         "builders": state._builds._there,

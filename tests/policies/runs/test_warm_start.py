@@ -150,7 +150,7 @@ def test_a_task_is_confirmed_by_its_first_trials_and_gets_no_more() -> None:
         (confirmed, tuned),
         limits=Limits(trials=20),
         described_at={confirmed.id: 1.0},
-        enough={confirmed.id: 3},
+        confirmation_trials={confirmed.id: 3},
     ).play()
     world.check_end()
     trials = Counter(record.task_id for record in world.trials())
@@ -167,7 +167,7 @@ def test_a_task_of_which_nothing_is_right_any_more_is_searched() -> None:
         limits=Limits(trials=12),
         build_fails=frozenset({0, 1, 2}),
         described_at={task.id: 1.0},
-        enough={task.id: 3},
+        confirmation_trials={task.id: 3},
     ).play()
     world.check_end()
     assert len(world.trials()) == 12
@@ -182,6 +182,6 @@ def test_what_an_earlier_run_has_confirmed_needs_no_trial() -> None:
         limits=Limits(600.0),
         stored=stored,
         described_at={task.id: 1.0},
-        enough={task.id: 3},
+        confirmation_trials={task.id: 3},
     ).play()
     assert len(world.trials()) == 3

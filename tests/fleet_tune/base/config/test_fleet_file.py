@@ -69,10 +69,10 @@ def test_how_long_a_device_is_waited_for_is_its_own(tmp_path: Path) -> None:
     slow = "= 8\nconnect_secs = 60\nupload_secs = 300.5\nsilence_secs = 20\ncandidate_secs = 7\nprobe_secs = 9\n"
     slow += "oracle_secs = 5\n"
     fleet = _load(tmp_path, FULL.replace("= 8", slow) + '[[device]]\nname = "last"\n')
-    patience = {device.name: device.patience for device in fleet.devices}
-    assert patience["jetson-1"] == DeviceTimeouts(60.0, 300.5, 20.0, 7.0, 9.0, 5.0)
-    assert patience["last"] == CPU == DeviceTimeouts(15.0, 60.0, 3.0, 10.0, 60.0, 150.0)
-    assert patience["last"].sending_secs(40e6) == 100.0
+    timeouts = {device.name: device.timeouts for device in fleet.devices}
+    assert timeouts["jetson-1"] == DeviceTimeouts(60.0, 300.5, 20.0, 7.0, 9.0, 5.0)
+    assert timeouts["last"] == CPU == DeviceTimeouts(15.0, 60.0, 3.0, 10.0, 60.0, 150.0)
+    assert timeouts["last"].sending_secs(40e6) == 100.0
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_how_long_a_device_is_waited_for_is_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_what_nobody_says_is_what_is_usual_for_the_kind(connect: str, target: Any, kind: DeviceTimeouts) -> None:
-    assert DeviceConfig(name="a", connect=connect, target=target).patience == kind
-    mine = DeviceConfig(name="a", connect=connect, target=target, candidate_secs=77.0).patience
+    assert DeviceConfig(name="a", connect=connect, target=target).timeouts == kind
+    mine = DeviceConfig(name="a", connect=connect, target=target, candidate_secs=77.0).timeouts
     assert mine == replace(kind, candidate_secs=77.0)
 
 

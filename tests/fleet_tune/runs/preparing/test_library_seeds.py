@@ -23,7 +23,7 @@ def _entry(rows: tuple[int, ...], columns: tuple[int, ...]) -> SearchTask:
 def test_a_search_begins_with_a_part_for_each_core() -> None:
     entry = with_library_seeds(_entry((14, 7, 4, 2), (256, 128, 64)))
     assert entry.seeds == ((1, (1, 0)),)
-    assert entry.enough == 0
+    assert entry.confirmation_trials == 0
 
 
 def test_a_single_row_is_divided_by_its_columns() -> None:
@@ -32,10 +32,10 @@ def test_a_single_row_is_divided_by_its_columns() -> None:
 
 
 def test_they_come_behind_those_of_the_store_and_are_measured_too() -> None:
-    seeded = dataclasses.replace(_entry((14, 7), (256,)), seeds=((0, ()),), enough=1)
+    seeded = dataclasses.replace(_entry((14, 7), (256,)), seeds=((0, ()),), confirmation_trials=1)
     entry = with_library_seeds(seeded)
     assert entry.seeds == ((0, ()), (1, (1, 0)))
-    assert entry.enough == 2
+    assert entry.confirmation_trials == 2
 
 
 def test_other_tasks_stay_as_they_are() -> None:

@@ -181,12 +181,14 @@ def test_what_other_versions_have_found_is_confirmed(tmp_path: Path, shared: Pat
     assert found.summary == FromStore(str(shared), 0, 0, 0, 1, 0)
     entry = found.seeded(described(CONV, 32))
     assert entry.seeds == ((0, (1, 32)), (0, (2, 16)), (0, (4, 8)))
-    assert entry.enough == 3
+    assert entry.confirmation_trials == 3
     assert found.seeded(described(DENSE, 32)) == described(DENSE, 32)
     longer = look_up(shared, [CONV, DENSE], HERE, Limits(6000.0), tmp_path / "b" / "records.db")
     assert (longer.summary.confirmed, longer.summary.seeded) == (0, 1)
-    assert longer.seeded(described(CONV, 32)).enough == 0, "more is asked for: a search that begins with them"
-    without_sketch = dataclasses.replace(entry, sketches=(), seeds=(), enough=0)
+    assert longer.seeded(described(CONV, 32)).confirmation_trials == 0, (
+        "more is asked for: a search that begins with them"
+    )
+    without_sketch = dataclasses.replace(entry, sketches=(), seeds=(), confirmation_trials=0)
     assert found.seeded(without_sketch) == without_sketch
 
 
@@ -211,7 +213,7 @@ def test_after_each_change_the_best_of_a_task_are_confirmed_and_why_is_said(
     found = look_up(shared, [CONV, DENSE], {"board": now}, LIMITS, tmp_path / "b" / "records.db")
     assert (found.settled, found.confirmed) == (frozenset(), {CONV.id})
     entry = found.seeded(described(CONV, 32))
-    assert (entry.enough, entry.seeds) == (3, ((0, (1, 32)), (0, (2, 16)), (0, (4, 8))))
+    assert (entry.confirmation_trials, entry.seeds) == (3, ((0, (1, 32)), (0, (2, 16)), (0, (4, 8))))
     with StoreMaintenance(shared) as reader:
         assert [each.reasons for each in reader.why(CONV, versions, {"board": now})] == [(said,)] * 4
     # One of them is right, and that is enough: it counts from now on.
@@ -238,7 +240,7 @@ def test_a_search_begins_with_what_similar_workloads_have(tmp_path: Path, shared
     assert found.similar == {CONV.id: [near.id, far.id]}
     entry = found.seeded(described(CONV, 64))
     assert entry.seeds == ((0, (8, 8)), (0, (16, 4)), (0, (4, 16))), "the nearest first, none of another operator"
-    assert entry.enough == 0
+    assert entry.confirmation_trials == 0
 
 
 def test_a_search_learns_from_more_similar_workloads_than_it_begins_with(tmp_path: Path, shared: Path) -> None:

@@ -87,7 +87,7 @@ def seeds(found: StoreLookup, task: Task, extent: int = 32) -> tuple[list[tuple[
     """What a search begins with, and how many of them are enough where one is right."""
     sketch = Sketch(0, "tiles", json.dumps(STEPS), (Tile(extent, 2, 64),), ())
     entry = found.seeded(SearchTask(task, (sketch,), SIMULATED_CPU))
-    return [decisions for _, decisions in entry.seeds], entry.enough
+    return [decisions for _, decisions in entry.seeds], entry.confirmation_trials
 
 
 def test_a_set_has_the_best_of_each_task_and_machine_once_and_what_was_spent(made: Path) -> None:
