@@ -45,7 +45,7 @@ class BatchResults:
     def ignore(self, event: BatchResult) -> list[Command]:
         """Log a result that is not valid, unless its device has left."""
         device_id = event.device_id
-        if device_id not in self._measuring.leases.lanes:
+        if device_id not in self._measuring.leases.slots:
             return []
         return [Log("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
 
@@ -60,7 +60,7 @@ class BatchResults:
             case BatchMeasured():
                 for what, secs in event.waits.items():
                     if what is not DeviceTime.TURN:  # the wait for a turn was counted while it passed
-                        self._usage.recount(self._measuring.leases.lanes[device_id].device_class, what, secs)
+                        self._usage.recount(self._measuring.leases.slots[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._kills.reset(Step.MEASURED)
                 return [*self._measuring.measured(event, now), *self._give_up(phase)]

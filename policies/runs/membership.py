@@ -71,19 +71,19 @@ class Membership:
     def use_device(self, event: DeviceAnswered) -> list[Command]:
         """Use a device that answers for the first time, if its class has tasks."""
         device_id, device_class = event.device_id, event.device_class
-        is_new = device_id in self._fleet and device_id not in self._measuring.leases.lanes
+        is_new = device_id in self._fleet and device_id not in self._measuring.leases.slots
         if not is_new or device_class not in self._granting.by_class:
             return []
         self._fleet.set_class(device_id, device_class)
-        self._measuring.open_lane(device_id, device_class)
+        self._measuring.add_device(device_id, device_class)
         return [Log("notice", f"device {device_id} answers: it is of class {device_class}")]
 
     def remove_device(self, event: DeviceLeft, now: float) -> list[Command]:
         """Remove a device from the run."""
         if event.device_id not in self._fleet:
             return []
-        if event.device_id in self._measuring.leases.lanes:
-            self._measuring.close_lane(event.device_id, now)
+        if event.device_id in self._measuring.leases.slots:
+            self._measuring.remove_device(event.device_id, now)
         self._fleet.remove(event.device_id, event.reason, now)
         return [Log("notice", f"device {event.device_id} leaves: {event.reason}")]
 

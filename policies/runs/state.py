@@ -145,7 +145,7 @@ class RunState:
             return []
         self._count_usage(now)
         for name in self._timers.due(now):
-            if name in self._measuring.leases.lanes:
+            if name in self._measuring.leases.slots:
                 self._look_at.append(name)
             else:
                 self._builds.timer_due(name)
@@ -245,7 +245,7 @@ class RunState:
             case AdminRequested(device_id, admin, reason):
                 if device_id in self.fleet:
                     self.fleet.happened(device_id, health.AdminChanged(admin, reason), now)
-                if device_id in self._measuring.leases.lanes:
+                if device_id in self._measuring.leases.slots:
                     self._look_at.append(device_id)
             case DevicesRestored(states, orders, began_unix_secs, shown_speeds, calls):
                 self._measuring.leases.restore(shown_speeds, calls)
@@ -283,7 +283,7 @@ class RunState:
         """Start whatever can start now, and go from phase to phase."""
         commands: list[Command] = []
         if self._run_end.begin_tuning_if_ready():
-            self._look_at += self._measuring.leases.lanes
+            self._look_at += self._measuring.leases.slots
         if self.phase is Phase.TUNING:
             commands += self._give_up_deserted(now)
             self._run_end.end_tuning_if_due(now)
@@ -302,7 +302,7 @@ class RunState:
     def _tune(self, now: float) -> list[Command]:
         commands: list[Command] = []
         for device_id in dict.fromkeys([*self._look_at, *self.fleet.take_changed()]):
-            if device_id not in self._measuring.leases.lanes:
+            if device_id not in self._measuring.leases.slots:
                 continue
             commands += self._measuring.readiness.look_at(device_id, now)
         commands += self._granting.start(now, self._builds)

@@ -24,7 +24,7 @@ from policies.runs.state import RunState
 from policies.search.bandits import TaskBandit
 from tests.helpers.world_checks import Bounds, check_leases
 from tests.helpers.world_devices import Device, task_of, within
-from tests.helpers.world_lanes import Lanes
+from tests.helpers.world_drivers import Drivers
 from tests.helpers.world_recorder import Recorder
 from tests.helpers.world_searcher import Searcher
 from tests.helpers.world_settings import Settings, timeouts_of
@@ -34,7 +34,7 @@ from tests.helpers.world_time import Timeline
 @dataclass
 class World(Settings):
     """A run, and all that it commands. ``records``, ``events`` (of devices): all that are durable. ``measured_under``,
-    ``met``, ``probes``, ``runs``: see :class:`tests.helpers.world_lanes.Lanes`."""
+    ``met``, ``probes``, ``runs``: see :class:`tests.helpers.world_drivers.Drivers`."""
 
     def __post_init__(self) -> None:
         classes = dict.fromkeys(device.device_class for device in self.devices.values())
@@ -62,9 +62,9 @@ class World(Settings):
         self._recorder = recorder = Recorder(self, self._time, rng, self._happens)
         self.records = recorder.records
         self._searcher = Searcher(self, self._time, rng, self._happens, lambda: recorder.durable)
-        self._lanes = lanes = Lanes(self, self._time, rng, recorder, self.built)
-        self.measured_under, self.met = lanes.measured_under, lanes.met
-        self.probes, self.runs = lanes.probes, lanes.runs
+        self._drivers = drivers = Drivers(self, self._time, rng, recorder, self.built)
+        self.measured_under, self.met = drivers.measured_under, drivers.met
+        self.probes, self.runs = drivers.probes, drivers.runs
 
     @property
     def now(self) -> float:
@@ -241,11 +241,11 @@ class World(Settings):
             case to_do.Build():
                 self._build(command)
             case to_do.ProbeDevice(device_id):
-                self._lanes.probe(device_id)
+                self._drivers.probe(device_id)
             case to_do.Measure():
-                self._lanes.measure(command)
+                self._drivers.measure(command)
             case to_do.ShootOut():
-                self._lanes.shoot_out(command)
+                self._drivers.shoot_out(command)
             case to_do.RestartDevice(device_id):
                 self.restarts[device_id] += 1
             case to_do.RestartSearcher(task_id):

@@ -41,11 +41,11 @@ class Bounds:
         assert state._builds.waiting <= granted + self._tasks + self._builders
         assert state._builds.building <= self._builders
         if state.phase is Phase.TUNING:
-            for lane in state._measuring.leases.lanes.values():
-                if lane.work is Work.NOTHING and lane.device_id not in state._measuring.leases._idle[lane.device_class]:
-                    device = state.fleet[lane.device_id]
-                    waits = max(lane.rests_until, lane.cools_until) >= now or device.until_unix_secs + 1e-3 >= now
-                    assert waits or device.admin is not Admin.ACTIVE, f"nobody looks at {lane}: {device}"
+            for slot in state._measuring.leases.slots.values():
+                if slot.work is Work.NOTHING and slot.device_id not in state._measuring.leases._idle[slot.device_class]:
+                    device = state.fleet[slot.device_id]
+                    waits = max(slot.rests_until, slot.cools_until) >= now or device.until_unix_secs + 1e-3 >= now
+                    assert waits or device.admin is not Admin.ACTIVE, f"nobody looks at {slot}: {device}"
             assert not (state._builds.waiting and state._builds._free), "a builder is idle while something waits"
             for device_class, idle in state._measuring.leases._idle.items():
                 if not idle:

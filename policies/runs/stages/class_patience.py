@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from fleet_tune.base.errors import DevicesLostError
 from policies.runs.commands import Abort, Command, Log
 from policies.runs.fleet import Fleet
-from policies.runs.stages.leases import Lane, Leases, Work
+from policies.runs.stages.leases import DeviceSlot, Leases, Work
 from policies.runs.tasks import TaskTrials, trials_left
 from policies.runs.times.timers import Timers
 
@@ -58,10 +58,10 @@ class ClassPatience:
 
     # Hopeless classes ------------------------------------------------------------------------------------------------
 
-    def give_up_if_hopeless(self, lane: Lane, now: float) -> list[Command]:
-        """Warn if no device of the lane's class can work. End the run once it has waited for long enough, unless
+    def give_up_if_hopeless(self, slot: DeviceSlot, now: float) -> list[Command]:
+        """Warn if no device of the slot's class can work. End the run once it has waited for long enough, unless
         another class goes on, the class has nothing to tune, or a device of it is being checked."""
-        device_class = lane.device_class
+        device_class = slot.device_class
         why = self._fleet.hopeless(device_class)
         if not why:
             return self.hopeful(device_class)
@@ -69,23 +69,23 @@ class ClassPatience:
         since = self._hopeless_since.get(device_class, now)
         if device_class not in self._hopeless_since:
             self._hopeless_since[device_class] = now
-            told = f"no device of class {device_class} can work: {lane.detail} ({why})"
+            told = f"no device of class {device_class} can work: {slot.detail} ({why})"
             others = "its tasks wait for one" if self._others_go_on(device_class) else ""
             then = others or f"the run ends in {self._patience_secs:.0f} s unless one comes back"
             commands.append(Log("warning", f"{told}; {then}"))
         if now < since + self._patience_secs:
-            self._timers.at(since + self._patience_secs, lane.device_id)
+            self._timers.at(since + self._patience_secs, slot.device_id)
             return commands
         if (
             self._others_go_on(device_class)
             or not self._is_wanted(device_class)
             or self._is_checking(device_class, since)
         ):
-            self._timers.at(now + self._patience_secs / 8, lane.device_id)
+            self._timers.at(now + self._patience_secs / 8, slot.device_id)
             return commands
         waited_secs = now - since
         error = DevicesLostError(
-            f"no device of class {device_class} has answered for {waited_secs:.0f} s: {lane.detail} ({why})",
+            f"no device of class {device_class} has answered for {waited_secs:.0f} s: {slot.detail} ({why})",
             "bring one back and run the same command again: it resumes",
         )
         return [*commands, Abort(error)]
@@ -112,8 +112,8 @@ class ClassPatience:
     def _is_checking(self, device_class: str, since: float) -> bool:
         """Return true if a device of the class is being checked, and no check of it has failed since the second
         ``since``."""
-        lanes = (lane for lane in self._leases.lanes.values() if lane.device_class == device_class)
-        return any(lane.work is Work.CHECK and lane.failed_secs < since for lane in lanes)
+        slots = (slot for slot in self._leases.slots.values() if slot.device_class == device_class)
+        return any(slot.work is Work.CHECK and slot.failed_secs < since for slot in slots)
 
     def _is_wanted(self, device_class: str) -> bool:
         """Return true if there is something to tune for the class."""

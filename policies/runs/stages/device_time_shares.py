@@ -26,15 +26,15 @@ class DeviceTimeShares:
         """Note that this run waits for the device, since it is the turn of another run with the title ``behind``. An
         empty title ends the wait."""
         _, since = self._behind.pop(device_id, ("", now))
-        if behind and device_id in self._leases.lanes:
+        if behind and device_id in self._leases.slots:
             self._behind[device_id] = behind, since
 
     def of(self, device_class: str) -> dict[DeviceTime, int]:
         """Return the number of devices of the class by what they do: measure, wait for this run's turn, or wait for
         work, which is told by what delays it."""
         leased, idle, measured = self._leases.occupied(device_class)
-        lanes = [self._leases.lanes[each] for each in self._behind if each in self._leases.lanes]
-        behind = sum(lane.is_leased and lane.device_class == device_class for lane in lanes)
+        slots = [self._leases.slots[each] for each in self._behind if each in self._leases.slots]
+        behind = sum(slot.is_leased and slot.device_class == device_class for slot in slots)
         counts = {DeviceTime.MEASURE: leased - behind, DeviceTime.TURN: behind}
         return {**counts, self._awaited(device_class, measured): idle} if idle else counts
 

@@ -130,7 +130,7 @@ class FinalRound:
         return commands
 
     def _mine(self, device_class: str) -> list[str]:
-        return [each for each, lane in self._measuring.leases.lanes.items() if lane.device_class == device_class]
+        return [each for each, slot in self._measuring.leases.slots.items() if slot.device_class == device_class]
 
     def _look_at(self, device_id: str, now: float) -> list[Command]:
         """Probe a device again that was lost or has not joined yet, unless it is quarantined: a quarantine outlasts the
@@ -142,11 +142,11 @@ class FinalRound:
 
     def _is_given_up(self, device_class: str, now: float) -> bool:
         """Return true if no device of the class has come back for long enough, or none can come back."""
-        lanes = [self._measuring.leases.lanes[each] for each in self._mine(device_class)]
-        if self._measuring.leases.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
+        slots = [self._measuring.leases.slots[each] for each in self._mine(device_class)]
+        if self._measuring.leases.idle_devices(device_class) or any(slot.work is Work.SHOOT_OUT for slot in slots):
             self._missing_since.pop(device_class, None)
             return False
-        states = [self._fleet[lane.device_id] for lane in lanes]
+        states = [self._fleet[slot.device_id] for slot in slots]
         if not any(each.admin is Admin.ACTIVE and each.health is not Health.QUARANTINED for each in states):
             return True
         ends = self._missing_since.setdefault(device_class, now) + _BACK_SECS

@@ -26,7 +26,7 @@ class Work(enum.Enum):
 
 
 @dataclass(slots=True)
-class Lane:
+class DeviceSlot:
     """One device of the run, with its work."""
 
     device_id: str
@@ -65,7 +65,7 @@ class Leases:
     """The devices of the classes that have tasks, with the lease of each."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.lanes: dict[str, Lane] = {}
+        self.slots: dict[str, DeviceSlot] = {}
         self._fleet = fleet
         # Idle devices by class, the one that has been idle for the longest first.
         self._idle: dict[str, dict[str, None]] = {}
@@ -81,21 +81,21 @@ class Leases:
         """Accept devices of one more class."""
         self._idle[device_class] = {}
 
-    def open_lane(self, device_id: str, device_class: str) -> None:
+    def add_device(self, device_id: str, device_class: str) -> None:
         """Add a device."""
         self._members[device_class] += 1
-        self.lanes[device_id] = Lane(device_id, device_class)
+        self.slots[device_id] = DeviceSlot(device_id, device_class)
 
-    def close_lane(self, device_id: str, now: float) -> tuple[str, list[Trial]]:
+    def remove_device(self, device_id: str, now: float) -> tuple[str, list[Trial]]:
         """Remove a device and end its lease. Return its class and the trials that were on it."""
-        lane = self.lanes.pop(device_id)
-        self._members[lane.device_class] -= 1
-        self._idle[lane.device_class].pop(device_id, None)
-        batch = lane.batch
-        if lane.is_leased:
-            self.end(lane)
-            self._fleet.happened(device_id, health.Released(lane.epoch), now)
-        return lane.device_class, batch
+        slot = self.slots.pop(device_id)
+        self._members[slot.device_class] -= 1
+        self._idle[slot.device_class].pop(device_id, None)
+        batch = slot.batch
+        if slot.is_leased:
+            self.end(slot)
+            self._fleet.happened(device_id, health.Released(slot.epoch), now)
+        return slot.device_class, batch
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -108,13 +108,13 @@ class Leases:
 
     # Idle devices ----------------------------------------------------------------------------------------------------
 
-    def set_idle(self, lane: Lane) -> None:
+    def set_idle(self, slot: DeviceSlot) -> None:
         """Make a device available for a lease."""
-        self._idle[lane.device_class].setdefault(lane.device_id)
+        self._idle[slot.device_class].setdefault(slot.device_id)
 
-    def set_busy(self, lane: Lane) -> None:
+    def set_busy(self, slot: DeviceSlot) -> None:
         """Make a device unavailable for leases."""
-        self._idle[lane.device_class].pop(lane.device_id, None)
+        self._idle[slot.device_class].pop(slot.device_id, None)
 
     def idle_devices(self, device_class: str) -> list[str]:
         """Return the devices that could be leased now, the one that has been idle for the longest first."""
@@ -132,33 +132,33 @@ class Leases:
 
     def lease(self, device_id: str, work: Work, secs: float, now: float, batch: list[Trial] | None = None) -> int:
         """Lease an idle device for ``work`` that takes ``secs`` at most. Return the epoch of the lease."""
-        lane = self.lanes[device_id]
-        self._idle[lane.device_class].pop(device_id)
-        lane.work, lane.leased_secs = work, now
-        self._leased[lane.device_class] += 1
-        lane.epoch = self._fleet.lease(device_id, secs, now)
+        slot = self.slots[device_id]
+        self._idle[slot.device_class].pop(device_id)
+        slot.work, slot.leased_secs = work, now
+        self._leased[slot.device_class] += 1
+        slot.epoch = self._fleet.lease(device_id, secs, now)
         if batch:
-            lane.batch = batch
-            self._on_devices[lane.device_class] += len(batch)
-        return lane.epoch
+            slot.batch = batch
+            self._on_devices[slot.device_class] += len(batch)
+        return slot.epoch
 
     def holds(self, device_id: str, epoch: int) -> bool:
         """Return true while the device works under this lease; otherwise an answer under it is late."""
-        lane = self.lanes.get(device_id)
-        return lane is not None and lane.is_leased and lane.epoch == epoch
+        slot = self.slots.get(device_id)
+        return slot is not None and slot.is_leased and slot.epoch == epoch
 
     def release(self, device_id: str, now: float) -> None:
         """End the lease of a device whose work is done."""
-        lane = self.lanes[device_id]
-        self.end(lane)
-        self._fleet.happened(device_id, health.Released(lane.epoch), now)
+        slot = self.slots[device_id]
+        self.end(slot)
+        self._fleet.happened(device_id, health.Released(slot.epoch), now)
 
-    def end(self, lane: Lane) -> None:
+    def end(self, slot: DeviceSlot) -> None:
         """End the work of a device. The caller tells the fleet the event that ends the lease."""
-        self._leased[lane.device_class] -= 1
-        self._on_devices[lane.device_class] -= len(lane.batch)
-        lane.work = Work.NOTHING
-        lane.batch = []
+        self._leased[slot.device_class] -= 1
+        self._on_devices[slot.device_class] -= len(slot.batch)
+        slot.work = Work.NOTHING
+        slot.batch = []
 
     @property
     def any_leased(self) -> bool:
@@ -175,16 +175,16 @@ class Leases:
     @property
     def vitals(self) -> dict[str, Mapping[str, float]]:
         """Last hardware readings by device id."""
-        return {each: lane.vitals for each, lane in self.lanes.items() if lane.vitals}
+        return {each: slot.vitals for each, slot in self.slots.items() if slot.vitals}
 
     def shown_speed(self, device_class: str) -> float | None:
         """Return the speed at which people see the seconds of a class, relative to the unit speed of the stored
         seconds; None before one of its devices has measured for this store. Once known, it does not change."""
         if device_class not in self._shown_speeds:
-            lanes = (lane for lane in self.lanes.values() if lane.device_class == device_class)
-            for lane in lanes:
-                if "shown_speed" in lane.vitals:
-                    self._shown_speeds[device_class] = lane.vitals["shown_speed"]
+            slots = (slot for slot in self.slots.values() if slot.device_class == device_class)
+            for slot in slots:
+                if "shown_speed" in slot.vitals:
+                    self._shown_speeds[device_class] = slot.vitals["shown_speed"]
         return self._shown_speeds.get(device_class)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:

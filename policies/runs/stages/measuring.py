@@ -63,7 +63,7 @@ class MeasureStage:
             self.add_class(device_class)
         for device_id, device_class in plan.devices.items():
             if device_class in classes:
-                self.open_lane(device_id, device_class)
+                self.add_device(device_id, device_class)
 
     # Devices ---------------------------------------------------------------------------------------------------------
 
@@ -72,14 +72,14 @@ class MeasureStage:
         self.queue.add_class(device_class)
         self.leases.add_class(device_class)
 
-    def open_lane(self, device_id: str, device_class: str) -> None:
+    def add_device(self, device_id: str, device_class: str) -> None:
         """Add a device of a class that has tasks."""
         self.patience.device_joins(device_class)
-        self.leases.open_lane(device_id, device_class)
+        self.leases.add_device(device_id, device_class)
 
-    def close_lane(self, device_id: str, now: float) -> None:
+    def remove_device(self, device_id: str, now: float) -> None:
         """Remove a device. Its trials are measured elsewhere."""
-        device_class, batch = self.leases.close_lane(device_id, now)
+        device_class, batch = self.leases.remove_device(device_id, now)
         self.patience.device_left(device_class)
         self.queue.requeue(device_class, batch)
 
@@ -157,37 +157,37 @@ class MeasureStage:
     def measured(self, event: BatchMeasured, now: float) -> list[Command]:
         """Apply the result of a batch to the device and to its trials."""
         device_id = event.device_id
-        lane = self.leases.lanes[device_id]
-        batch = lane.batch
-        lane.vitals = event.vitals
+        slot = self.leases.slots[device_id]
+        batch = slot.batch
+        slot.vitals = event.vitals
         told: list[Command] = []
         if event.vitals:
-            told = self.readiness.measured(lane, event.vitals.get(HOT, 0.0) > 0, now)
+            told = self.readiness.measured(slot, event.vitals.get(HOT, 0.0) > 0, now)
         if event.calls is not None:
-            self.leases.calls_timed(lane.device_class, event.calls)
+            self.leases.calls_timed(slot.device_class, event.calls)
         lost = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.DEVICE_LOST]
         ended = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.KILLED]
         measured = len(event.outcomes) - len(lost) - len(ended)
         if measured:
-            lane.interruptions = 0
+            slot.interruptions = 0
             self._fleet.happened(device_id, health.Measured(measured), now)
             if not lost:
                 waited_secs = sum(event.waits.values())
-                self._pace.measured(device_id, lane.device_class, measured, now - lane.leased_secs - waited_secs)
+                self._pace.measured(device_id, slot.device_class, measured, now - slot.leased_secs - waited_secs)
         untried = [trial for trial in batch if trial.candidate.id not in event.outcomes]
-        self._requeue_killed(lane.device_class, ended, "that measured it", f"on device {device_id}")
+        self._requeue_killed(slot.device_class, ended, "that measured it", f"on device {device_id}")
         if event.detail:
             return self.lost(device_id, [*lost, *untried], lost[0] if lost else None, event.detail, now)
         self.leases.release(device_id, now)
-        self.queue.requeue(lane.device_class, untried)
+        self.queue.requeue(slot.device_class, untried)
         return told
 
     def postponed(self, device_id: str, now: float) -> None:
         """Requeue a batch of which no result counts: other devices may take it."""
-        lane = self.leases.lanes[device_id]
-        batch = lane.batch
+        slot = self.leases.slots[device_id]
+        batch = slot.batch
         self.leases.release(device_id, now)
-        self.queue.requeue(lane.device_class, batch)
+        self.queue.requeue(slot.device_class, batch)
 
     def batch_lost(self, event: BatchLost, now: float) -> list[Command]:
         """Requeue the batch of a lost process on our side. It is not known at which candidate the process ended, if at
@@ -196,13 +196,13 @@ class MeasureStage:
         commands: list[Command] = [Log("warning", f"device {event.device_id}: {event.detail}")]
         if event.hangs:
             commands.append(RestartDevice(event.device_id))
-        lane = self.leases.lanes[event.device_id]
-        batch = lane.batch
+        slot = self.leases.slots[event.device_id]
+        batch = slot.batch
         if event.outside:
-            self.leases.end(lane)
-            lane.detail = event.detail
-            self.readiness.interrupted(lane, event.detail, now)
-            self._requeue_killed(lane.device_class, batch, f"that owns device {event.device_id}", event.detail)
+            self.leases.end(slot)
+            slot.detail = event.detail
+            self.readiness.interrupted(slot, event.detail, now)
+            self._requeue_killed(slot.device_class, batch, f"that owns device {event.device_id}", event.detail)
             return commands
         if len(batch) > 1:
             for trial in batch:
@@ -214,9 +214,9 @@ class MeasureStage:
     ) -> list[Command]:
         """Requeue ``batch`` of a lost device. ``suspect``: the trial that it was running; None if it ran none, or if it
         is not known which."""
-        lane = self.leases.lanes[device_id]
-        self.leases.end(lane)
-        lane.detail = detail
+        slot = self.leases.slots[device_id]
+        self.leases.end(slot)
+        slot.detail = detail
         self._fleet.happened(device_id, health.Lost(detail, suspect.candidate.id if suspect else ""), now)
         commands: list[Command] = []
         if suspect is not None:
@@ -224,7 +224,7 @@ class MeasureStage:
             if health.is_poison(len(suspect.losses)):
                 batch = [trial for trial in batch if trial is not suspect]
                 commands.append(self._blame(suspect, detail, now))
-        self.queue.requeue(lane.device_class, batch)
+        self.queue.requeue(slot.device_class, batch)
         return commands
 
     def _blame(self, poison: Trial, detail: str, now: float) -> Command:

@@ -52,36 +52,36 @@ class Store:
         return self.durable[-1]
 
 
-def lane_with(
+def executor_with(
     device: Any, store: Store | None = None, report_wait: Callable[[str], None] = lambda _: None
 ) -> DeviceExecutor:
     storing = cast("Any", store or Store())
     return DeviceExecutor("board", cast("DeviceHandle", device), Artifacts(), StopRule(), storing, report_wait)
 
 
-def lane_of(*errors: Exception) -> DeviceExecutor:
-    return lane_with(Failing(*errors))
+def executor_of(*errors: Exception) -> DeviceExecutor:
+    return executor_with(Failing(*errors))
 
 
-async def lost_over_a_batch(lane: DeviceExecutor) -> tuple[bool, bool]:
-    answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
+async def lost_over_a_batch(executor: DeviceExecutor) -> tuple[bool, bool]:
+    answer = await executor.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchLost)
     return answer.hangs, answer.outside
 
 
 async def test_an_error_of_one_device_ends_no_run() -> None:
     full = OSError(28, "No space left on device")
-    assert await lost_over_a_batch(lane_of(full)) == (False, False)
-    answer = await lane_of(full).shoot_out(ShootOut("board", 1, "task", (), Incumbent(), StopRule(), 10.0))
+    assert await lost_over_a_batch(executor_of(full)) == (False, False)
+    answer = await executor_of(full).shoot_out(ShootOut("board", 1, "task", (), Incumbent(), StopRule(), 10.0))
     assert isinstance(answer, BatchLost)
     assert answer.detail == "OSError: [Errno 28] No space left on device"
 
 
 async def test_a_process_of_ours_that_ended_is_no_candidates_fault_and_a_late_answer_may_be() -> None:
-    assert await lost_over_a_batch(lane_of(ActorLostError("its process ended"))) == (False, True)
-    assert await lost_over_a_batch(lane_of(ActorTimeoutError("measure: no answer within 900 s"))) == (True, False)
+    assert await lost_over_a_batch(executor_of(ActorLostError("its process ended"))) == (False, True)
+    assert await lost_over_a_batch(executor_of(ActorTimeoutError("measure: no answer within 900 s"))) == (True, False)
     entered = ShootOut("board", 1, "task", (), Incumbent(), StopRule(), 10.0)
-    answer = await lane_of(StaleLeaseError("board", 1, 2)).shoot_out(entered)
+    answer = await executor_of(StaleLeaseError("board", 1, 2)).shoot_out(entered)
     assert isinstance(answer, BatchLost)
     assert (answer.hangs, answer.outside) == (False, False)
 
@@ -95,25 +95,25 @@ async def test_a_process_of_ours_that_ended_is_no_candidates_fault_and_a_late_an
     ],
 )
 async def test_what_a_check_without_an_answer_says_of_the_device(error: Exception, expected: tuple[bool, bool]) -> None:
-    answer = await lane_of(error).probe()
+    answer = await executor_of(error).probe()
     assert isinstance(answer, DeviceUnreachable)
     assert (answer.hangs, answer.outside) == expected
 
 
 @pytest.mark.parametrize("error", [UserError("the GPU has no driver", "install one"), RuntimeError("out of memory")])
 async def test_a_device_that_cannot_be_used_ends_its_check_and_not_the_run(error: Exception) -> None:
-    answer = await lane_of(error).probe()
+    answer = await executor_of(error).probe()
     assert isinstance(answer, DeviceProbeFailed)
     assert str(error).splitlines()[0] in answer.detail
 
 
 async def test_a_recorder_that_is_gone_ends_the_run() -> None:
     with pytest.raises(RecorderLostError):
-        await lane_of(RecorderLostError("its process ended", "run the same command again")).probe()
+        await executor_of(RecorderLostError("its process ended", "run the same command again")).probe()
 
 
 async def test_a_window_that_does_not_come_free_puts_the_batch_back() -> None:
-    answer = await lane_of(QuietTimeoutError("held for 900 s")).measure(Measure("board", 1, (), {}, 10.0))
+    answer = await executor_of(QuietTimeoutError("held for 900 s")).measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchPostponed)
 
 
@@ -131,8 +131,8 @@ class ByValue(Failing):
 
 async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
     told: list[str] = []
-    lane = lane_with(ByValue(), report_wait=told.append)
-    answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
+    executor = executor_with(ByValue(), report_wait=told.append)
+    answer = await executor.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchMeasured)
     assert answer.waits == {DeviceTime.WINDOW: 0.5, DeviceTime.TURN: 12.5}
     assert told == ["net (run 7)", ""]
@@ -148,8 +148,8 @@ class Elsewhere(Failing):
 
 
 async def test_what_another_run_holds_up_for_long_is_put_back() -> None:
-    lane = lane_with(Elsewhere())
-    assert await lane.measure(Measure("board", 1, (), {}, 10.0)) == BatchPostponed("board", 1)
+    executor = executor_with(Elsewhere())
+    assert await executor.measure(Measure("board", 1, (), {}, 10.0)) == BatchPostponed("board", 1)
 
 
 class Measuring(Failing):
@@ -161,13 +161,13 @@ class Measuring(Failing):
 
 async def test_a_device_goes_on_while_its_batch_is_stored_and_is_no_more_than_a_batch_ahead() -> None:
     store = Store()
-    lane = lane_with(Measuring(), store)
-    first = await lane.measure(Measure("board", 1, (), {}, 10.0))
+    executor = executor_with(Measuring(), store)
+    first = await executor.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(first, BatchMeasured)
     assert first.waits == {}
     assert store.batches == [([b"record"], 1)]
 
-    second = asyncio.ensure_future(lane.measure(Measure("board", 2, (), {}, 10.0)))
+    second = asyncio.ensure_future(executor.measure(Measure("board", 2, (), {}, 10.0)))
     await asyncio.wait([second], timeout=0.01)
     assert not second.done(), "the batch before is not durable yet"
     assert len(store.batches) == 1

@@ -68,7 +68,7 @@ def known(state: RunState) -> dict[str, Any]:
     devices = list(state.fleet.words)
     return {
         "devices": {name: state.fleet._classes[name] for name in devices},
-        "used": {name: lane.device_class for name, lane in state._measuring.leases.lanes.items()},
+        "used": {name: slot.device_class for name, slot in state._measuring.leases.slots.items()},
         "timeouts": {name: state._measuring._timeouts.get(name) for name in devices},
         "classes": {name: {task.task.id for task in tasks} for name, tasks in state._granting.by_class.items()},
         "awaited": state._measuring.patience._awaited,

@@ -19,7 +19,7 @@ def occupation(
     building: Any = SimpleNamespace(under_way=lambda _: builds, saturated=others.get("saturated", False))
     devices: Any = SimpleNamespace(
         occupied=lambda _: (leased, idle, measured),
-        lanes={"a-0": SimpleNamespace(device_class="a", is_leased=leased > 0)},
+        slots={"a-0": SimpleNamespace(device_class="a", is_leased=leased > 0)},
     )
     tasks = [SimpleNamespace(candidates=SimpleNamespace(under_way=range(in_flight)), reserved=0)]
     granting: Any = SimpleNamespace(is_asking=lambda _: others.get("asking", False), by_class={"a": tasks})

@@ -23,8 +23,8 @@ def leases() -> Leases:
     for name in ("a", "b"):
         for event in (health.Joined(), health.ProbePassed(1e-3)):
             fleet.happened(name, event, 0.0)
-        made.open_lane(name, "board")
-        made.set_idle(made.lanes[name])
+        made.add_device(name, "board")
+        made.set_idle(made.slots[name])
     return made
 
 
@@ -33,7 +33,7 @@ def test_an_answer_under_an_old_lease_is_late(leases: Leases) -> None:
     assert leases.holds("a", first)
     leases.release("a", 2.0)
     assert not leases.holds("a", first)
-    leases.set_idle(leases.lanes["a"])
+    leases.set_idle(leases.slots["a"])
     second = leases.lease("a", Work.SHOOT_OUT, 10.0, 3.0)
     assert second == first + 1
     assert not leases.holds("a", first)
@@ -46,7 +46,7 @@ def test_devices_and_the_candidates_on_them_are_counted(leases: Leases) -> None:
     assert leases.occupied("board") == (1, 1, 3)
     assert leases.any_leased
     assert leases.idle_devices("board") == ["b"]
-    assert leases.close_lane("a", 2.0) == ("board", batch)
+    assert leases.remove_device("a", 2.0) == ("board", batch)
     assert leases.occupied("board") == (0, 1, 0)
     assert not leases.any_leased
     assert leases.members("board") == 1
@@ -55,9 +55,9 @@ def test_devices_and_the_candidates_on_them_are_counted(leases: Leases) -> None:
 def test_the_device_that_has_been_idle_for_the_longest_is_first(leases: Leases) -> None:
     leases.lease("a", Work.BATCH, 10.0, 1.0)
     leases.release("a", 2.0)
-    leases.set_idle(leases.lanes["a"])
+    leases.set_idle(leases.slots["a"])
     assert leases.first_idle("board") == "b"
-    leases.set_busy(leases.lanes["b"])
+    leases.set_busy(leases.slots["b"])
     assert leases.idle_devices("board") == ["a"]
 
 
@@ -75,9 +75,9 @@ def test_what_calls_take_is_shown_at_the_speed_of_the_class(leases: Leases) -> N
 
 def test_the_shown_speed_of_a_class_stays_as_it_was_first_told(leases: Leases) -> None:
     assert leases.shown_speed("board") is None
-    leases.lanes["b"].vitals = {"shown_speed": 2.0}
+    leases.slots["b"].vitals = {"shown_speed": 2.0}
     assert leases.shown_speed("board") == 2.0
-    leases.lanes["a"].vitals = {"shown_speed": 4.0}
-    leases.lanes["b"].vitals = {"clock_hertz": 1.0}
+    leases.slots["a"].vitals = {"shown_speed": 4.0}
+    leases.slots["b"].vitals = {"clock_hertz": 1.0}
     assert leases.shown_speed("board") == 2.0
     assert leases.vitals.keys() == {"a", "b"}

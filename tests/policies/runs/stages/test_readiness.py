@@ -28,7 +28,7 @@ class Stage:
         self.fleet.restore({"a": DeviceState()}, {"a": (admin, "")}, 0.0, 0.0)
         self.timers, self.leases = Timers(), Leases(self.fleet)
         self.leases.add_class("board")
-        self.leases.open_lane("a", "board")
+        self.leases.add_device("a", "board")
         tasks = {planned.task.id: TaskTrials(planned)}
         self.patience = ClassPatience(PATIENCE_SECS, self.fleet, tasks, self.leases, self.timers, (), None)
         self.readiness = Readiness(self.plan, self.fleet, self.leases, self.patience, self.timers)
@@ -59,22 +59,22 @@ def test_a_hot_device_is_left_alone_until_its_rest_is_over_or_the_tuning_is() ->
     stage = Stage()
     stage.readiness.look_at("a", 0.0)
     stage.readiness.checked(DeviceProbed("a", 1e-3), 0.0)
-    lane = stage.leases.lanes["a"]
-    assert stage.readiness.measured(lane, True, 1.0) == [Log("info", "device a is hot: it cools down for 10 s")]
+    slot = stage.leases.slots["a"]
+    assert stage.readiness.measured(slot, True, 1.0) == [Log("info", "device a is hot: it cools down for 10 s")]
     assert stage.readiness.look_at("a", 1.0) == []
-    assert lane.detail == "it cools down"
+    assert slot.detail == "it cools down"
     assert stage.leases.idle_devices("board") == []
     assert stage.timers.due(11.0) == ["a"]
     assert stage.readiness.look_at("a", 11.0) == []
     assert stage.leases.idle_devices("board") == ["a"]
-    stage.readiness.measured(lane, True, 12.0)
-    assert lane.cools_until == 32.0
+    stage.readiness.measured(slot, True, 12.0)
+    assert slot.cools_until == 32.0
     stage.readiness.end_tuning()
     stage.readiness.look_at("a", 13.0)
     assert stage.leases.idle_devices("board") == ["a"]
-    stage.readiness.measured(lane, False, 14.0)
-    stage.readiness.measured(lane, True, 15.0)
-    assert lane.cools_until == 25.0  # it was cool in between
+    stage.readiness.measured(slot, False, 14.0)
+    stage.readiness.measured(slot, True, 15.0)
+    assert slot.cools_until == 25.0  # it was cool in between
 
 
 def test_a_class_that_stays_hopeless_ends_the_run() -> None:
@@ -95,7 +95,7 @@ def test_no_missing_device_ends_a_run_that_tunes_no_more() -> None:
 
 def test_a_class_without_devices_is_deserted_after_the_patience() -> None:
     stage = Stage()
-    stage.leases.close_lane("a", 0.0)
+    stage.leases.remove_device("a", 0.0)
     stage.patience.device_left("board")
     given_up, [warning] = stage.patience.deserted(1.0)
     assert given_up == []
@@ -103,5 +103,5 @@ def test_a_class_without_devices_is_deserted_after_the_patience() -> None:
     assert stage.patience.deserted(PATIENCE_SECS) == ([], [])
     assert stage.patience.deserted(1.0 + PATIENCE_SECS) == (["board"], [])
     stage.patience.device_joins("board")
-    stage.leases.open_lane("a", "board")
+    stage.leases.add_device("a", "board")
     assert stage.patience.deserted(2.0 + PATIENCE_SECS) == ([], [])

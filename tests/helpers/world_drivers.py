@@ -18,7 +18,7 @@ from tests.helpers.world_settings import Settings
 from tests.helpers.world_time import Timeline
 
 
-class Lanes:
+class Drivers:
     """The processes that own devices, each of which does one thing at a time. ``built``: ids of what is there to be
     measured: candidates, and tasks for their oracles."""
 
