@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet_tune.base.config.request import RunRequest
-from fleet_tune.runs.companion import Companion
-from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.callbacks.shared_store import SharedStore
 from fleet_tune.runs.interruption import Interruption
 from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.run_callback import RunCallback
 
 
 @dataclass(frozen=True)
@@ -21,5 +21,5 @@ class RunContext:
     reporter: ProgressReporter
     store: SharedStore
     """The store that several runs share. A run may go without one."""
-    companions: tuple[Companion, ...]
-    """All companions of the run, the store among them."""
+    callbacks: tuple[RunCallback, ...]
+    """All callbacks of the run, the store among them."""

@@ -15,9 +15,9 @@ from fleet_tune.base.domain import Limits
 from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.base.results import Progress
 from fleet_tune.base.waits import WAITS
-from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.progress_file import ProgressFile
+from fleet_tune.runs.run_callback import RunCallback
 
 PROGRESS_SECS = 0.5
 _LOG = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class ProgressReporter:
     Args:
         limits: when the run ends.
         on_progress: is called with every snapshot. Only its first error is logged; an error does not end the run.
-        companions: get the snapshots of the tuning, and each phase, too.
+        callbacks: get the snapshots of the tuning, and each phase, too.
         file: keeps the snapshots for other processes. None if they are not kept.
     """
 
@@ -37,7 +37,7 @@ class ProgressReporter:
         self,
         limits: Limits,
         on_progress: Callable[[Progress], None] | None,
-        companions: Sequence[Companion] = (),
+        callbacks: Sequence[RunCallback] = (),
         file: ProgressFile | None = None,
     ) -> None:
         self.started = time.monotonic()
@@ -51,7 +51,7 @@ class ProgressReporter:
         """Seconds from the start of the run to the start of its tuning. None before the first snapshot."""
         self._limits = limits
         self._on_progress = on_progress
-        self._companions = companions
+        self._callbacks = callbacks
         self._file = file
         self._waits_for = ""
         self._callback_failed = False
@@ -112,8 +112,8 @@ class ProgressReporter:
             progress = dataclasses.replace(progress, done_secs=progress.time_budget_secs + self.finishing_secs)
         self.last = progress
         self._enter(progress.phase)
-        for companion in self._companions:
-            companion.on_progress(progress)
+        for callback in self._callbacks:
+            callback.on_progress(progress)
         self._pass_on(progress)
 
     def show(self, phase: str, compiling: CompileProgress | None = None) -> None:
@@ -156,8 +156,8 @@ class ProgressReporter:
             self._callback_failed = True
 
     def _enter(self, phase: str) -> None:
-        for companion in self._companions:
-            companion.on_phase(phase)
+        for callback in self._callbacks:
+            callback.on_phase(phase)
 
     def compile_progress(self) -> CompileProgress:
         """Return the progress of compiling, which continues the time and the notices of the last snapshot."""

@@ -3,7 +3,7 @@
 Each step is a function that takes the value of the step before and returns the next one:
 :class:`~fleet_tune.runs.prepared.Prepared`, :class:`~fleet_tune.runs.tuned.Tuned`,
 :class:`~fleet_tune.runs.published.Published`. Work that accompanies the steps is a
-:class:`~fleet_tune.runs.companion.Companion`.
+:class:`~fleet_tune.runs.run_callback.RunCallback`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from fleet_tune.base.errors import ClusterError, StartInterruptedError
 from fleet_tune.base.records.datasets.sources import check_source
 from fleet_tune.base.records.stores.reader import check_store
 from fleet_tune.base.results import Progress, TuneResult
-from fleet_tune.runs.companion import Companion
-from fleet_tune.runs.companions.fleet_follower import FleetFollower
-from fleet_tune.runs.companions.run_metrics import RunMetrics
-from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.callbacks.fleet_follower import FleetFollower
+from fleet_tune.runs.callbacks.run_metrics import RunMetrics
+from fleet_tune.runs.callbacks.shared_store import SharedStore
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.interruption import Interruption, RunInterruptedError, beside, close_started
@@ -41,6 +40,7 @@ from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.preparation import prepare
 from fleet_tune.runs.progress_file import ProgressFile
 from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.run_callback import RunCallback
 
 if TYPE_CHECKING:
     from fleet_tune.runs.prepared import Prepared
@@ -64,7 +64,7 @@ async def run(
     on_record: OnRecord | None = None,
     traces: bool = False,
     follows_fleet: bool = True,
-    companions: Sequence[Companion] = (),
+    callbacks: Sequence[RunCallback] = (),
 ) -> FinishedRun:
     """Prepare, tune and publish a network. A signal ends the run early, with the results so far.
 
@@ -74,7 +74,7 @@ async def run(
         on_record: is awaited for each record of this run once it is durable.
         traces: the records for ``on_record`` contain the traces of the candidates.
         follows_fleet: let devices and machines join and leave during the run.
-        companions: accompany the run, in addition to its own companions.
+        callbacks: accompany the run, in addition to its own callbacks.
 
     Raises UserError for problems that the caller can correct. A second SIGINT raises KeyboardInterrupt as usual.
     """
@@ -87,11 +87,11 @@ async def run(
         if request.transfer_from is not None:
             check_source(request.transfer_from)
         check_store(request.records)
-        context = _context(request, on_progress, follows_fleet, companions)
+        context = _context(request, on_progress, follows_fleet, callbacks)
         stack.callback(context.reporter.close)
-        for companion in context.companions:
-            companion.before()
-            stack.callback(companion.close)
+        for callback in context.callbacks:
+            callback.before()
+            stack.callback(callback.close)
         stack.enter_context(context.interruption.listening())
         context.reporter.announce()
         return await _take_steps(context, stack, on_record, traces)
@@ -101,9 +101,9 @@ def _context(
     request: RunRequest,
     on_progress: Callable[[Progress], None] | None,
     follows_fleet: bool,
-    companions: Sequence[Companion],
+    callbacks: Sequence[RunCallback],
 ) -> RunContext:
-    everyone: list[Companion] = []
+    everyone: list[RunCallback] = []
     run_id, interruption = uuid.uuid4().hex[:12], Interruption()
     reporter = ProgressReporter(request.limits, on_progress, everyone, ProgressFile(request.out))
     store = SharedStore(request, run_id, reporter, interruption)
@@ -115,7 +115,7 @@ def _context(
         everyone.append(RunMetrics(port, host, gateway, run, request.out))
     if follows_fleet:
         everyone.append(FleetFollower())
-    everyone += companions
+    everyone += callbacks
     return RunContext(request, run_id, interruption, reporter, store, tuple(everyone))
 
 

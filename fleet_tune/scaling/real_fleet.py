@@ -21,9 +21,9 @@ from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.config.values import MOST_SECS, path, seconds
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.results import DeviceTime
-from fleet_tune.runs.companion import Companion, OngoingTuning
 from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.run import run
+from fleet_tune.runs.run_callback import OngoingTuning, RunCallback
 from fleet_tune.scaling.simulated_fleet import WARM_UP_SECS, counts
 
 _LOOK_SECS = 0.5
@@ -111,7 +111,7 @@ def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None
     return uses
 
 
-class _FleetMeter(Companion):
+class _FleetMeter(RunCallback):
     """Measures what the devices of a run do while it tunes."""
 
     failure = "the fleet is not metered any more"
@@ -141,7 +141,7 @@ class _FleetMeter(Companion):
 async def _played(request: RunRequest, secs: float) -> FleetUsage | None:
     """Run until the devices are measured, and return their use. None after a signal."""
     meter = _FleetMeter(request.fleet, secs)
-    running = asyncio.ensure_future(run(request, follows_fleet=False, companions=[meter]))
+    running = asyncio.ensure_future(run(request, follows_fleet=False, callbacks=[meter]))
     try:
         either: list[asyncio.Future[Any]] = [running, meter.usage]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

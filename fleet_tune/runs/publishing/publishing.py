@@ -47,11 +47,11 @@ async def publish(context: RunContext, tuned: Tuned, hosts: RunHosts) -> Publish
     if compiles and not context.interruption.came:
         reporter.show("compiling")
         networks = await _compiled(context, tuned, hosts)
-        for companion in context.companions:
-            companion.on_published(networks)
+        for callback in context.callbacks:
+            callback.on_published(networks)
     async with beside(reporter.show_waits()):
-        for companion in context.companions:
-            await companion.after(tuned)
+        for callback in context.callbacks:
+            await callback.after(tuned)
     return Published(tuned, networks, reporter.last)
 
 

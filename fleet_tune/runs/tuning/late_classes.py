@@ -1,4 +1,4 @@
-"""Companion for device classes that join while a run tunes. Each is prepared like the classes of the run's start."""
+"""A run callback for device classes that join while a run tunes. Each is prepared like the classes at the start."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.errors import UserError
-from fleet_tune.runs.companion import Companion, OngoingTuning
-from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.callbacks.shared_store import SharedStore
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes, run_store
 from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.run_callback import OngoingTuning, RunCallback
 
 _LOG = logging.getLogger(__name__)
 
 
-class LateClasses(Companion):
+class LateClasses(RunCallback):
     """Adds the device classes that join while a run tunes, one after the other. A class that cannot be added is
     reported and does not affect the others."""
 

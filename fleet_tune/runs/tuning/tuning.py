@@ -25,7 +25,6 @@ from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Progress
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import MEASURED_BY
-from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.finishing_time import finishing_secs
 from fleet_tune.runs.interruption import RunInterruptedError, beside, close_started
@@ -33,6 +32,7 @@ from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes, run_store
 from fleet_tune.runs.preparing.ready_tasks import ReadyTasks, in_order
+from fleet_tune.runs.run_callback import RunCallback
 from fleet_tune.runs.shared_store.efforts import tried_in
 from fleet_tune.runs.shared_store.exchange import take_speeds
 from fleet_tune.runs.tuned import Tuned
@@ -55,7 +55,7 @@ class RunTuning:
         self._context = context
         self._feeds = [feed]
         late_classes = LateClasses(context.request, context.run_id, context.store, context.reporter)
-        self._companions = (*context.companions, late_classes)
+        self._callbacks = (*context.callbacks, late_classes)
 
     @property
     def is_interrupted(self) -> bool:
@@ -63,7 +63,7 @@ class RunTuning:
         return self._context.interruption.came
 
     def add_classes(self, late: Prepared) -> None:
-        """See :meth:`fleet_tune.runs.companion.OngoingTuning.add_classes`."""
+        """See :meth:`fleet_tune.runs.run_callback.OngoingTuning.add_classes`."""
         self.prepared = self.prepared.with_classes(late)
         feed = TaskFeed(late, self._context.request.fleet, self.session.window, is_required=False)
         self._feeds.append(feed)
@@ -79,8 +79,8 @@ class RunTuning:
         first.start(session)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(beside(self._stop_after_signal()))
-            for companion in self._companions:
-                await stack.enter_async_context(beside(self._accompanied_by(companion)))
+            for callback in self._callbacks:
+                await stack.enter_async_context(beside(self._accompanied_by(callback)))
             await stack.enter_async_context(beside(context.reporter.follow(session)))
             records = aiter(session.records(cursor, traces))
             while True:
@@ -90,8 +90,8 @@ class RunTuning:
                     break
                 first.check()  # a run that fails to describe its tasks must not wait for them
                 if record is not None:
-                    for companion in self._companions:
-                        companion.on_record(record)
+                    for callback in self._callbacks:
+                        callback.on_record(record)
                     if on_record is not None:
                         await on_record(record)
             await context.reporter.report_last(session)
@@ -134,12 +134,12 @@ class RunTuning:
         except Exception:  # the stream of records raises the relevant error
             _LOG.exception("the session does not stop")
 
-    async def _accompanied_by(self, companion: Companion) -> None:
+    async def _accompanied_by(self, callback: RunCallback) -> None:
         try:
-            await companion.during(self)
+            await callback.during(self)
         except Exception as error:
-            _LOG.exception("%s", companion.failure)
-            self.session.notice(f"{companion.failure}: {error_line(error)}", False)
+            _LOG.exception("%s", callback.failure)
+            self.session.notice(f"{callback.failure}: {error_line(error)}", False)
 
 
 async def tune(

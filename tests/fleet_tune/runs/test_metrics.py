@@ -23,7 +23,7 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.processes import pid_namespace
 from fleet_tune.base.results import NetworkResult, Progress, TaskProgress
 from fleet_tune.base.stages import DurationCounter, StageProgress
-from fleet_tune.runs.companions.run_metrics import RunMetrics
+from fleet_tune.runs.callbacks.run_metrics import RunMetrics
 from fleet_tune.runs.metrics import PHASES, TEXT_FILE, Metrics, RunInfo, _reached_at
 from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record

@@ -20,13 +20,13 @@ from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.errors import NetworkError
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
-from fleet_tune.runs.companion import OngoingTuning
-from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.callbacks.shared_store import SharedStore
 from fleet_tune.runs.interruption import Interruption, beside
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes, run_store
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.run_callback import OngoingTuning
 from fleet_tune.runs.tuning import late_classes
 from fleet_tune.runs.tuning.late_classes import LateClasses
 from fleet_tune.runs.tuning.task_feed import TaskFeed

@@ -12,11 +12,11 @@ import pytest
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.domain import Record
 from fleet_tune.base.results import Progress
-from fleet_tune.runs.companion import Companion, OngoingTuning
-from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.callbacks.shared_store import SharedStore
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.interruption import Interruption, RunInterruptedError
 from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.run_callback import OngoingTuning, RunCallback
 from fleet_tune.runs.tuning.task_feed import TaskFeed
 from fleet_tune.runs.tuning.tuning import RunTuning
 from tests.helpers.records import make_record, ok
@@ -63,7 +63,7 @@ class Feed:
     def check(self) -> None: ...
 
 
-class Recording(Companion):
+class Recording(RunCallback):
     """Keeps what it is told; :meth:`during` fails."""
 
     failure = "nothing is kept any more"
@@ -82,31 +82,31 @@ class Recording(Companion):
         self.phases.append(progress.phase)
 
 
-def tuning_with(folder: Path, companion: Companion) -> tuple[RunTuning, Session, Interruption]:
+def tuning_with(folder: Path, callback: RunCallback) -> tuple[RunTuning, Session, Interruption]:
     request, interruption = run_request("net.onnx", out=folder / "out", store=""), Interruption()
-    reporter = ProgressReporter(request.limits, None, [companion])
+    reporter = ProgressReporter(request.limits, None, [callback])
     store = SharedStore(request, "run", reporter, interruption)
-    context = RunContext(request, "run", interruption, reporter, store, (companion,))
+    context = RunContext(request, "run", interruption, reporter, store, (callback,))
     session: Any = Session()
     tuning = RunTuning(context, cast(Any, None), session, cast(Any, None), cast(TaskFeed, Feed()))
     return tuning, session, interruption
 
 
-async def test_every_record_is_handed_on_though_a_companion_fails(tmp_path: Path) -> None:
-    companion, handed = Recording(), list[Record]()
+async def test_every_record_is_handed_on_though_a_callback_fails(tmp_path: Path) -> None:
+    callback, handed = Recording(), list[Record]()
 
     async def on_record(record: Record) -> None:
         handed.append(record)
 
-    tuning, session, _ = tuning_with(tmp_path, companion)
+    tuning, session, _ = tuning_with(tmp_path, callback)
     await tuning.run(7, on_record, traces=False)
-    assert handed == companion.records == RECORDS
-    assert set(companion.phases) == {"tuning"}
+    assert handed == callback.records == RECORDS
+    assert set(callback.phases) == {"tuning"}
     assert session.told == ["nothing is kept any more: RuntimeError: no space left"]
 
 
 async def test_a_signal_before_the_tuning_leaves_a_session_that_has_not_begun(tmp_path: Path) -> None:
-    tuning, session, interruption = tuning_with(tmp_path, Companion())
+    tuning, session, interruption = tuning_with(tmp_path, RunCallback())
     interruption._event.set()
     assert tuning.is_interrupted
     with pytest.raises(RunInterruptedError):

@@ -15,7 +15,7 @@ from fleet_tune.base.config.request import run_request
 from fleet_tune.base.domain import FewerRows
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Progress
-from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.callbacks.shared_store import SharedStore
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.interruption import Interruption
 from fleet_tune.runs.prepared import Prepared

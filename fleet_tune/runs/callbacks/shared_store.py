@@ -1,4 +1,4 @@
-"""Companion for the store that several runs share: it synchronizes the store and exchanges records with it."""
+"""A run callback for the store that several runs share: it synchronizes the store and exchanges records with it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.errors import FleetTuneError, RecordStoreError
 from fleet_tune.base.records.sharing.shared import check_shared, shared_store
 from fleet_tune.base.records.sharing.team import Team, sync_team
-from fleet_tune.runs.companion import Companion, OngoingTuning
 from fleet_tune.runs.interruption import Interruption
 from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.run_callback import OngoingTuning, RunCallback
 from fleet_tune.runs.shared_store.efforts import note_efforts
 from fleet_tune.runs.shared_store.exchange import StoreSubscription, StoreUploader, take
 from fleet_tune.runs.tuned import Tuned
@@ -24,7 +24,7 @@ EXCHANGE_SECS = 60.0
 _LOG = logging.getLogger(__name__)
 
 
-class SharedStore(Companion):
+class SharedStore(RunCallback):
     """The shared store of one run. A run goes without it if its request has none, or if the default store, which the
     user has not named, cannot be used."""
 

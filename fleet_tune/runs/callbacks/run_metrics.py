@@ -1,4 +1,4 @@
-"""Companion that serves the metrics of a run."""
+"""A run callback that serves the metrics of a run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from fleet_tune.base.domain import Record
 from fleet_tune.base.results import NetworkResult, Progress
-from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.metrics import Metrics, RunInfo
 from fleet_tune.runs.metrics_targets import user_targets
+from fleet_tune.runs.run_callback import RunCallback
 
 _LOG = logging.getLogger(__name__)
 _PUSH_EVERY_SECS = 15.0
 
 
-class RunMetrics(Companion):
+class RunMetrics(RunCallback):
     """Serves the metrics of a run on a port, and sends them to a push gateway.
 
     Args:

@@ -1,4 +1,4 @@
-"""The protocol of a companion: before, during and after a run."""
+"""The protocol of a callback: before, during and after a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet_tune.runs.tuned import Tuned
 
 
 class OngoingTuning(Protocol):
-    """The tuning of a run, as its companions see it."""
+    """The tuning of a run, as its callbacks see it."""
 
     @property
     def session(self) -> TuningSession:
@@ -36,14 +36,14 @@ class OngoingTuning(Protocol):
         """Add device classes whose tasks the session already knows. Each task starts when it is described."""
 
 
-class Companion:
-    """Work that accompanies a run. Every method does nothing unless a companion overrides it."""
+class RunCallback:
+    """Work that accompanies a run. Every method does nothing unless a callback overrides it."""
 
     failure: ClassVar[str]
     """Notice for users if :meth:`during` fails, such as "the fleet file is not followed any more"."""
 
     def before(self) -> None:
-        """Open the resources of the companion, before any process of the run starts. Raises UserError."""
+        """Open the resources of the callback, before any process of the run starts. Raises UserError."""
 
     async def during(self, tuning: OngoingTuning) -> None:
         """Work while the run tunes. Cancelled when the tuning ends. An error is reported and does not end the run."""

@@ -13,10 +13,10 @@ import pytest
 from actors.tuning_session import TuningSession
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.errors import RecorderLostError, RecordStoreError, StoreUnreachableError
-from fleet_tune.runs.companion import OngoingTuning
-from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.callbacks.shared_store import SharedStore
 from fleet_tune.runs.interruption import Interruption, beside
 from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.run_callback import OngoingTuning
 
 MINUTE = ", which is retried every minute: "
 
@@ -43,7 +43,7 @@ def beginning(
 ) -> tuple[SharedStore, list[str]]:
     """The store of a run that synchronizes with its team so, and what the run says that it does."""
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
-    monkeypatch.setattr("fleet_tune.runs.companions.shared_store.sync_team", Mock(**behavior, __name__="sync_team"))
+    monkeypatch.setattr("fleet_tune.runs.callbacks.shared_store.sync_team", Mock(**behavior, __name__="sync_team"))
     said: list[str] = []
     request = run_request("net.onnx", out=folder / "out", store=store)
     reporter = ProgressReporter(request.limits, lambda progress: said.append(progress.doing))
@@ -81,7 +81,7 @@ class Sharing:
     """A run that shares its records, and the notices of its session."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fleet_tune.runs.companions.shared_store.EXCHANGE_SECS", 0.001)
+        monkeypatch.setattr("fleet_tune.runs.callbacks.shared_store.EXCHANGE_SECS", 0.001)
         self.told: list[str] = []
         self.give, self.sync, self.take_new = Step(), Step(), Step()
         request = run_request("net.onnx", out=folder / "out", store="")

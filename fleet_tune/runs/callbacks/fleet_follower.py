@@ -1,12 +1,12 @@
-"""Companion that follows the fleet file and the machines of the cluster during a run."""
+"""A run callback that follows the fleet file and the machines of the cluster during a run."""
 
 from __future__ import annotations
 
-from fleet_tune.runs.companion import Companion, OngoingTuning
 from fleet_tune.runs.fleet.fleet_watch import FleetWatch
+from fleet_tune.runs.run_callback import OngoingTuning, RunCallback
 
 
-class FleetFollower(Companion):
+class FleetFollower(RunCallback):
     """Adds and removes devices when the fleet file changes, and builders when machines join or leave."""
 
     failure = "the fleet file is not followed any more"

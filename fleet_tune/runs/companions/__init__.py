@@ -1,1 +1,0 @@
-"""Companions of a run, which accompany its steps: the shared store, the metrics, the fleet file."""
