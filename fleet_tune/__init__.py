@@ -2,8 +2,8 @@
 
 The package contains what users touch (command line, Python API, fleet file, reports), whole runs, and the values that
 every layer uses. ``base`` imports none of the other packages; in it, ``records`` and ``config`` stand above the modules
-of values (``domain``, ``sketch``, ``results``, ``errors`` and others). ``runs``, then the annexes (``retuning``,
-``training``, ``scaling``, ``store_server``), then ``report`` and ``api``, then ``cli`` stand above all other layers.
+of values (``domain``, ``sketch``, ``results``, ``errors`` and others). ``runs``, then ``retuning``,
+``training``, ``scaling`` and ``store_server``, then ``report`` and ``api``, then ``cli`` stand above all other layers.
 They are loaded lazily, so that importing this package loads neither ray nor torch nor tvm.
 """
 

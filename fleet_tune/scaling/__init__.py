@@ -1,1 +1,1 @@
-"""Measures how a fleet's throughput grows with its devices, simulated or real. An annex of runs."""
+"""Measures how a fleet's throughput grows with its devices, simulated or real."""

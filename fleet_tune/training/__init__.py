@@ -1,2 +1,1 @@
-"""Training data and cost models: collects datasets on a fleet, and trains and rates models from them. An annex of
-runs."""
+"""Training data and cost models: collects datasets on a fleet, and trains and rates models from them."""
