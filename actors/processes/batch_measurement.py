@@ -53,17 +53,17 @@ class BatchMeasurement:
         known = self.incumbents.known()
         first = self._stretch(artifacts, rule, before_secs, _STRETCH_SECS)
         after_secs = before_secs if loss_of(first) else self.probe.secs_or(before_secs)
-        settled = self._settled(first, (before_secs, after_secs), known)
+        corrected = self._corrected(first, (before_secs, after_secs), known)
         if not changed(before_secs, after_secs):
-            return settled, after_secs
-        unsettled = [at for at, (_, each) in enumerate(first) if each.outcome is Outcome.OK and not each.verified]
+            return corrected, after_secs
+        uncertain = [at for at, (_, each) in enumerate(first) if each.outcome is Outcome.OK and not each.verified]
         known = self.incumbents.known()
-        again = self._stretch([first[at][0] for at in unsettled], rule, after_secs, math.inf)
+        again = self._stretch([first[at][0] for at in uncertain], rule, after_secs, math.inf)
         last_secs = after_secs if loss_of(again) else self.probe.secs_or(after_secs)
-        measured_again = self._settled(again, (after_secs, last_secs), known)
-        for at, second in zip(unsettled, measured_again, strict=False):  # fewer where the device is lost
-            settled[at] = second
-        return settled, last_secs
+        measured_again = self._corrected(again, (after_secs, last_secs), known)
+        for at, second in zip(uncertain, measured_again, strict=False):  # fewer where the device is lost
+            corrected[at] = second
+        return corrected, last_secs
 
     def _stretch(
         self, artifacts: Sequence[Artifact], rule: StopRule, probe_secs: float, most_secs: float
@@ -103,7 +103,7 @@ class BatchMeasurement:
         self.incumbents.consider(artifact, at_speed(measured, (speed, 0.0)))
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
 
-    def _settled(
+    def _corrected(
         self, measured: Sequence[MeasuredArtifact], probes: tuple[float, float], known: KnownIncumbents
     ) -> list[MeasuredArtifact]:
         """Return the measurements between two probes, in order, at the speed of that time. ``known``: the incumbents
@@ -111,7 +111,7 @@ class BatchMeasurement:
         speed.
         """
         self.incumbents.go_back(known)
-        settled = all_at_speed(measured, self.probe.speed.between(*probes))
-        for artifact, each in settled:
+        corrected = all_at_speed(measured, self.probe.speed.between(*probes))
+        for artifact, each in corrected:
             self.incumbents.consider(artifact, each)
-        return settled
+        return corrected

@@ -28,7 +28,7 @@ def all_at_speed(measured: Sequence[MeasuredArtifact], speed: tuple[float, float
     """Return :func:`at_speed` of each, in order. If the opponent of a duel is among these, the duel counts the opponent
     at this speed too."""
     ranks: dict[str, float] = {}
-    settled: list[MeasuredArtifact] = []
+    corrected: list[MeasuredArtifact] = []
     for artifact, raw in measured:
         assert artifact.candidate is not None
         each = at_speed(raw, speed)
@@ -37,5 +37,5 @@ def all_at_speed(measured: Sequence[MeasuredArtifact], speed: tuple[float, float
             each = dataclasses.replace(each, comparison=comparison)
         if each.outcome is Outcome.OK:  # if an opponent failed later, its duels keep its earlier time
             ranks[artifact.candidate.id] = each.rank_secs
-        settled.append((artifact, each))
-    return settled
+        corrected.append((artifact, each))
+    return corrected

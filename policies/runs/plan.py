@@ -31,48 +31,48 @@ DEVICE_PATIENCE_SECS = 120.0
 class InFlightLimits:
     """Bounds of the work under way; within them it follows the devices (:mod:`policies.runs.stages.pace`)."""
 
-    grant: int = 8
+    min_grant: int = 8
     """Candidates of one request to a searcher, at least."""
-    most_grant: int = 256
+    max_grant: int = 256
     """Candidates of one request to a searcher, at most."""
     waiting_per_builder: int = 8
     """Builds that may wait for each builder."""
     in_flight: int = 16
     """Candidates of one device class that may be under way, however slow its devices are."""
-    window_secs: float = 1.5
+    target_batch_secs: float = 1.5
     """Seconds that a batch should take on its device."""
     first_batch: int = 3
     """Candidates of a batch while no speed of the device class is known."""
-    batch: int = 64
+    max_batch: int = 64
     """Candidates of a batch, at most."""
-    least_batch: int = 6
-    """Candidates of a batch, at least, unless fewer fill ``window_secs``. A smaller batch begins only when every build
-    under way has taken ``gather_secs`` already: no device waits for a slow build."""
+    min_batch: int = 6
+    """Candidates of a batch, at least, unless fewer fill ``target_batch_secs``. A smaller batch begins only when every
+    build under way has taken ``gather_secs`` already: no device waits for a slow build."""
     gather_secs: float = 2.0
-    """Seconds after which a build counts as slow; see ``least_batch``."""
-    attempts: int = 2
+    """Seconds after which a build counts as slow; see ``min_batch``."""
+    max_builder_losses: int = 2
     """Number of lost builders at which a candidate is blamed."""
-    kills: int = 3
+    max_kills: int = 3
     """Number of times that processes of a candidate are ended from outside at which the candidate is skipped."""
-    left_out: int = 5
+    max_skips_in_row: int = 5
     """Number of candidates skipped in a row, because their processes were ended from outside, at which the run ends."""
-    retry_secs: float = 1.0
+    backoff_secs: float = 1.0
     """Seconds until the first retry after a failure; each further failure in a row doubles them, up to
-    ``rest_secs``."""
-    rest_secs: float = 60.0
-    """Longest wait for a retry; see :meth:`rest_of`."""
-    starts: int = 3
+    ``max_backoff_secs``."""
+    max_backoff_secs: float = 60.0
+    """Longest wait for a retry; see :meth:`backoff_of`."""
+    max_failed_starts: int = 3
     """Number of failed starts of every builder, with no build in between, at which the run ends."""
-    looks: int = 30
+    max_absences: int = 30
     """Number of retries in a row at which every builder was absent, at which the run ends."""
-    look_secs: float = 5.0
+    max_absent_backoff_secs: float = 5.0
     """Longest wait for the retry of an absent builder."""
-    proposals: int = 5
+    max_lost_proposals: int = 5
     """Number of proposals lost in a row over a task at which its search ends."""
 
-    def rest_of(self, failures: int) -> float:
+    def backoff_of(self, failures: int) -> float:
         """Return the seconds until the retry after this number of ``failures`` in a row."""
-        return min(self.rest_secs, self.retry_secs * 2.0 ** min(failures - 1, 30))
+        return min(self.max_backoff_secs, self.backoff_secs * 2.0 ** min(failures - 1, 30))
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,9 +100,11 @@ class RunState:
         self._members = Membership(plan, self.fleet, self._measuring, self._granting, pace, self._usage)
         self._device_time = DeviceTimeShares(self._builds, self._measuring.leases, self._granting)
         self._look_at: list[str] = []  # devices with a change
-        kills = KillCounts(plan.flow.left_out)
+        kills = KillCounts(plan.flow.max_skips_in_row)
         self._finisher = TaskFinisher(self.tasks, self._builds, self._measuring.queue)
-        self._proposals = Proposals(plan.flow.proposals, self.tasks, self._granting, self._builds, self._finisher)
+        self._proposals = Proposals(
+            plan.flow.max_lost_proposals, self.tasks, self._granting, self._builds, self._finisher
+        )
         self._records = RecordIntake(plan.run_id, self.tasks, self._measuring.queue, self._finisher)
         final_round = FinalRound(plan, self.fleet, self._builds, self._measuring, self._timers)
         self._build_results = BuildResults(

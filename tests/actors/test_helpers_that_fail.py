@@ -74,7 +74,7 @@ async def test_a_learner_whose_training_raises_is_named_and_trains_again(
 
 async def test_a_searcher_that_always_fails_over_a_task_ends_that_task(fleet: Callable[..., Fleet]) -> None:
     broken, good = search_task("broken"), search_task("good", extent=4)
-    made = fleet(tasks=(broken, good), late=frozenset({broken.task.id}), flow=InFlightLimits(proposals=2))
+    made = fleet(tasks=(broken, good), late=frozenset({broken.task.id}), flow=InFlightLimits(max_lost_proposals=2))
     scheduler = made.start(time_budget_secs=1000.0)
     running = asyncio.ensure_future(run(scheduler))
     # It is said to be described, and is not in the registry.
@@ -135,6 +135,6 @@ async def test_a_build_child_that_dies_at_its_start_costs_no_candidate(fleet: Ca
 
 
 async def test_build_children_that_never_start_end_the_run_with_why(fleet: Callable[..., Fleet]) -> None:
-    made = fleet(make_builder=partial(FailsToStart, 1000), flow=InFlightLimits(starts=2))
+    made = fleet(make_builder=partial(FailsToStart, 1000), flow=InFlightLimits(max_failed_starts=2))
     with pytest.raises(BuildersLostError, match=r"no builder works: the build process did not start: .*no_such_module"):
         await run(made.start(trials=40))

@@ -37,7 +37,7 @@ class Bounds:
             )
             assert state._measuring.leases.occupied(device_class)[0] <= members
         # Every class may be granted some at the same moment; oracles, and what lost builders leave, come on top.
-        granted = self._flow.waiting_per_builder * self._builders + self._flow.grant * len(self._members)
+        granted = self._flow.waiting_per_builder * self._builders + self._flow.min_grant * len(self._members)
         assert state._builds.waiting <= granted + self._tasks + self._builders
         assert state._builds.building <= self._builders
         if state.phase is Phase.TUNING:

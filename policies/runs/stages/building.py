@@ -160,11 +160,11 @@ class BuildStage:
                 self._failures[builder] = self._failures.get(builder, 0) + 1
             case BuilderLossCause.OUTSIDE:
                 job.build_kills += 1
-                if job.build_kills >= self._flow.kills:
+                if job.build_kills >= self._flow.max_kills:
                     failure = killed("that built it", job.build_kills, detail)
             case BuilderLossCause.JOB:
                 job.lost_builders += 1
-                if job.lost_builders >= self._flow.attempts:
+                if job.lost_builders >= self._flow.max_builder_losses:
                     failure = Measurement(Outcome.BUILD_ERROR, detail=detail)
         if failure is None:
             self._queue.append(job)
@@ -175,15 +175,16 @@ class BuildStage:
     def rest_secs(self, builder: int) -> float:
         """Return the seconds for which a builder that was just lost rests."""
         if builder in self._absences:
-            return min(self._flow.look_secs, self._flow.rest_of(self._absences[builder]))
-        return self._flow.rest_of(self._failures.get(builder, 1))
+            return min(self._flow.max_absent_backoff_secs, self._flow.backoff_of(self._absences[builder]))
+        return self._flow.backoff_of(self._failures.get(builder, 1))
 
     @property
     def hopeless(self) -> bool:
         """True once no builder works: each has failed by itself again and again and built nothing meanwhile, or has
         been absent for minutes."""
         return bool(self._there) and all(
-            self._failures.get(builder, 0) >= self._flow.starts or self._absences.get(builder, 0) >= self._flow.looks
+            self._failures.get(builder, 0) >= self._flow.max_failed_starts
+            or self._absences.get(builder, 0) >= self._flow.max_absences
             for builder in self._there
         )
 

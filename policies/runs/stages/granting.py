@@ -73,7 +73,7 @@ class Granting:
         """Ask for candidates of every class that may have more under way. Classes with a lost proposal come first,
         since their searcher is asked for nothing else until it answers. Then comes the class that lacks most."""
         room = builds.room
-        if room < self._plan.flow.grant:
+        if room < self._plan.flow.min_grant:
             return []
         lacking: dict[str, tuple[int, int]] = {}
         for each, tasks in self.by_class.items():
@@ -104,7 +104,7 @@ class Granting:
                 continue
             if searcher in self._suspected and self._asked_of(searcher):
                 continue  # one task at a time, so that it is clear over which one the searcher is lost
-            grant = min(grant, max(self._plan.flow.grant, room - awaited))
+            grant = min(grant, max(self._plan.flow.min_grant, room - awaited))
             if lacking < grant:
                 break
             self._rests_until.pop(source, None)
@@ -131,7 +131,7 @@ class Granting:
         self._released(task_id)
         self._losses[task_id] = losses
         source = task.device_class, task.planned.searcher
-        self._rests_until[source] = now + self._plan.flow.rest_of(max(1, losses))
+        self._rests_until[source] = now + self._plan.flow.backoff_of(max(1, losses))
         self._timers.at(self._rests_until[source], "granting")
         return losses
 
@@ -177,7 +177,7 @@ class Granting:
         return not self._is_lost(device_class, now) and any(task.in_flight or task.wanted(1) for task in tasks)
 
     def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
-        grant, limit = self._plan.flow.grant, self._plan.limits.trials
+        grant, limit = self._plan.flow.min_grant, self._plan.limits.trials
         if any(task.in_flight for task in tasks):
             return False
         no_trials = limit is not None and trials_left(limit, self._tasks.values()) <= 0
@@ -200,7 +200,7 @@ class Granting:
         """Return the number of candidates that a task is granted at once: as many as the bandit gives it in a row, or a
         whole grant if the devices need more than the least grant. A searcher answers one proposal after the other, and
         many small ones would leave a large fleet waiting."""
-        if grant > self._plan.flow.grant:
+        if grant > self._plan.flow.min_grant:
             return grant
         is_first = not (task.trials or task.in_flight)
         in_a_row = 1 if is_first else self._bandit.in_a_row(states, choice, grant)

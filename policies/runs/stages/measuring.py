@@ -242,7 +242,7 @@ class MeasureStage:
         for trial in trials:
             trial.kills += 1
             trial.alone = trial.alone or trial.kills > 1
-            if trial.kills >= self._plan.flow.kills and self.queue.is_under_way(trial):
+            if trial.kills >= self._plan.flow.max_kills and self.queue.is_under_way(trial):
                 self._given_up.append((trial, killed(what, trial.kills, detail)))
             else:
                 back.append(trial)

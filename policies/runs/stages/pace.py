@@ -40,7 +40,7 @@ class Pace:
 
     def __init__(self, flow: InFlightLimits, classes: Iterable[str]) -> None:
         self._flow = flow
-        self._first_secs = flow.window_secs / flow.first_batch
+        self._first_secs = flow.target_batch_secs / flow.first_batch
         self._device_secs: dict[str, float] = {}
         self._class_secs: dict[str, float] = {}
         self._propose_secs: dict[str, float] = {}
@@ -87,7 +87,7 @@ class Pace:
 
     def least_batch(self, device_class: str) -> int:
         """Return the least number of candidates with which a batch begins while more are being built."""
-        return min(self._flow.least_batch, self._fitting(self.candidate_secs(device_class)))
+        return min(self._flow.min_batch, self._fitting(self.candidate_secs(device_class)))
 
     def under_way(self, device_class: str, devices: int) -> int:
         """Return the number of candidates that may be under way for a class of which this number of ``devices`` can
@@ -103,8 +103,8 @@ class Pace:
         return self._grant_of(self._needed(device_class, devices))
 
     def _grant_of(self, needed: int) -> int:
-        most = max(self._flow.grant, self._flow.most_grant)
-        return min(most, max(self._flow.grant, needed // _GRANTS))
+        most = max(self._flow.min_grant, self._flow.max_grant)
+        return min(most, max(self._flow.min_grant, needed // _GRANTS))
 
     def _needed(self, device_class: str, devices: int) -> int:
         if device_class not in self._class_secs:
@@ -114,4 +114,4 @@ class Pace:
         return math.ceil(devices * (2 * self._fitting(secs) + on_the_way))
 
     def _fitting(self, secs: float) -> int:
-        return min(self._flow.batch, max(1, math.ceil(self._flow.window_secs / secs - 0.5)))
+        return min(self._flow.max_batch, max(1, math.ceil(self._flow.target_batch_secs / secs - 0.5)))

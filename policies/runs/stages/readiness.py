@@ -87,7 +87,7 @@ class Readiness:
                 self._fleet.happened(device_id, health.Lost(event.detail), now)
             if event.hangs:
                 commands.append(RestartDevice(device_id))
-        slot.rests_until = now + self._plan.flow.retry_secs
+        slot.rests_until = now + self._plan.flow.backoff_secs
         self._timers.at(slot.rests_until, device_id)
         return [*commands, *self._give_up_if_hopeless(slot, now)]
 
@@ -106,7 +106,7 @@ class Readiness:
         """Note that the process that owns the device was ended from outside. If that happens again and again, the
         device counts as lost, and its quarantines grow longer and longer."""
         slot.interruptions += self._fleet[slot.device_id].connectivity is Connectivity.ONLINE
-        often = slot.interruptions > self._plan.flow.kills
+        often = slot.interruptions > self._plan.flow.max_kills
         self._fleet.happened(slot.device_id, health.Lost(detail) if often else health.OwnerEnded(detail), now)
 
     def _give_up_if_hopeless(self, slot: DeviceSlot, now: float) -> list[Command]:

@@ -25,8 +25,8 @@ CLASSES = ("server", "orin")
 SUPPLY = 40
 FLOWS = (
     InFlightLimits(),
-    InFlightLimits(grant=1, batch=1, least_batch=1),
-    InFlightLimits(batch=40, first_batch=40, in_flight=9),
+    InFlightLimits(min_grant=1, max_batch=1, min_batch=1),
+    InFlightLimits(max_batch=40, first_batch=40, in_flight=9),
 )
 
 

@@ -73,13 +73,13 @@ def test_a_job_given_to_a_builder_that_is_not_there_is_the_next_to_be_built_and_
         builds.lost(0, "its process ended", BuilderLossCause.OUTSIDE) is None
     )  # with its machine, and nobody knows yet
     rests = []
-    for _ in range(2 * InFlightLimits().kills):
+    for _ in range(2 * InFlightLimits().max_kills):
         builds.rested(0)
         assert started(builds) == ["second"]
         assert builds.lost(0, "it is not there", BuilderLossCause.ABSENT) is None
         rests.append(builds.rest_secs(0))
     assert rests[:3] == [1.0, 2.0, 4.0]
-    assert max(rests) == InFlightLimits().look_secs
+    assert max(rests) == InFlightLimits().max_absent_backoff_secs
     builds.rested(0)
     for expected in ("second", "first"):
         assert started(builds) == [expected]

@@ -56,7 +56,7 @@ def test_a_device_that_appears_counts_for_its_class() -> None:
 def test_searchers_take_turns_where_one_proposal_is_all_that_is_lacking() -> None:
     tasks = [make_task("w1", device_class="a"), make_task("w2", device_class="a")]
     planned = tuple(PlannedTask(task, ("rule",), 1e-9, searcher=at) for at, task in enumerate(tasks))
-    plan = RunPlan("run", planned, {"device-a": "a"}, builders=8, flow=InFlightLimits(in_flight=8, grant=8))
+    plan = RunPlan("run", planned, {"device-a": "a"}, builders=8, flow=InFlightLimits(in_flight=8, min_grant=8))
     trials = {each.task.id: TaskTrials(each) for each in planned}
     timers, pace = Timers(), Pace(plan.flow, ["a"])
     granting = Granting(

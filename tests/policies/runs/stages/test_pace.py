@@ -7,7 +7,9 @@ import pytest
 from policies.runs.plan import InFlightLimits
 from policies.runs.stages.pace import Pace, builders_at_first, searchers
 
-FLOW = InFlightLimits(grant=8, most_grant=256, in_flight=16, window_secs=1.5, first_batch=3, batch=64, least_batch=6)
+FLOW = InFlightLimits(
+    min_grant=8, max_grant=256, in_flight=16, target_batch_secs=1.5, first_batch=3, max_batch=64, min_batch=6
+)
 
 
 def known(candidate_secs: float, propose_secs: float = 0.5, build_secs: float = 0.5) -> Pace:

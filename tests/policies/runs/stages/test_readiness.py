@@ -52,7 +52,7 @@ def test_a_failed_check_is_retried_a_little_later_and_a_hanging_process_is_resta
     commands = stage.readiness.checked(DeviceUnreachable("a", "no route", hangs=True), 1.0)
     assert RestartDevice("a") in commands
     assert stage.readiness.look_at("a", 1.5) == []
-    assert stage.readiness.look_at("a", 1.0 + stage.plan.flow.retry_secs) == [ProbeDevice("a")]
+    assert stage.readiness.look_at("a", 1.0 + stage.plan.flow.backoff_secs) == [ProbeDevice("a")]
 
 
 def test_a_hot_device_is_left_alone_until_its_rest_is_over_or_the_tuning_is() -> None:
