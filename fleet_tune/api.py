@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -179,7 +181,8 @@ def compile_network(
     load_libraries()
     from fleet_tune.runs.publishing.from_records import compile_from_records
 
-    return compile_from_records(request, store)
+    with _environment_kept():
+        return compile_from_records(request, store)
 
 
 def load(folder: Path | str) -> CompiledNetwork:
@@ -217,7 +220,8 @@ def make_plan(request: RunRequest) -> Plan:
     load_libraries()
     from fleet_tune.runs.preparing import planning
 
-    return planning.plan(request)
+    with _environment_kept():
+        return planning.plan(request)
 
 
 def _provide_home(is_written: bool = True) -> None:
@@ -228,10 +232,25 @@ def _provide_home(is_written: bool = True) -> None:
 
 def _run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     """Run a coroutine to its end, also from inside a running event loop (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(main())
-    from fleet_tune.runs.interruption import run_in_thread
+    with _environment_kept():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(main())
+        from fleet_tune.runs.interruption import run_in_thread
 
-    return run_in_thread(main)
+        return run_in_thread(main)
+
+
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Give ``TVM_BIND_THREADS`` the value that the caller's process has, after a run has changed it: threads of networks
+    that are loaded later are bound to cores as in any other process."""
+    name = "TVM_BIND_THREADS"
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before

@@ -5,7 +5,7 @@ A region is replaced by the network that is compiled from its records, if this n
 process. Every other region stays as it is, and the reason is logged: the region is trained, its shapes vary, it cannot
 be imported, or the store has no records of it. Weights are part of the compiled network. If they change, the original
 region runs again. It also runs for a second module of the same class, for which TorchDynamo uses the region of the
-first.
+first. Torch does not count changes through ``.data``, such as ``weight.data.copy_(other)``: compile again after them.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def fleet_tune(
     inputs = tuple(arguments[at] for at in varying)
     try:
         tuned = _compiled(_WithoutWeights(region, arguments, varying).eval(), inputs, records, Path(folder.name))
+        run = _guarded(region, tuned, arguments, varying, folder)
+        ours, original = _timed(run, region, arguments)
     except UserError as error:
         folder.cleanup()
         return _left(region, str(error))
     except Exception as error:  # a fault of fleet-tune must not end a program that runs without it
         folder.cleanup()
         return _left(region, f"a fault of fleet-tune: {type(error).__name__}: {error}")
-    run = _guarded(region, tuned, arguments, varying, folder)
-    ours, original = _timed(run, region, arguments)
     if ours >= original:
         return _left(region, f"it takes {ours * 1e3:.3g} ms, the original {original * 1e3:.3g} ms")
     _LOG.info("a region takes %.3g ms instead of %.3g ms", ours * 1e3, original * 1e3)
@@ -117,9 +117,9 @@ def _is_weight(argument: Any) -> bool:
 def _changes_arguments(region: torch.fx.GraphModule, arguments: Sequence[Any]) -> bool:
     """Return true if the region changes its arguments in place. A compiled network changes none, and timing such a
     region would change the tensors of the caller."""
-    given = [each.detach().clone() for each in arguments]
-    before = [each._version for each in given]
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():  # inference tensors count no changes
+        given = [each.detach().clone() for each in arguments]
+        before = [each._version for each in given]
         region(*given)
     return any(each._version != version for each, version in zip(given, before, strict=True))
 
@@ -134,6 +134,8 @@ def _refusal(arguments: Sequence[Any], varying: Sequence[int]) -> str:
         return "it is trained: run it in torch.no_grad()"
     if any(each.device.type != "cpu" for each in arguments):
         return "it is not on the CPU"
+    if any(each.is_inference() for at, each in enumerate(arguments) if at not in varying):
+        return "its weights were made in torch.inference_mode(), which does not count changes of them"
     return ""
 
 
@@ -155,16 +157,21 @@ def _guarded(
     folder: tempfile.TemporaryDirectory[str],
 ) -> Region:
     """Return a function that runs the tuned network while its weights are unchanged, else the original region."""
-    weights = [(at, each, each._version) for at, each in enumerate(arguments) if at not in varying]
+    weights = [(at, each, _state(each)) for at, each in enumerate(arguments) if at not in varying]
 
     def run(*given: Any) -> Any:
-        if any(given[at] is not each or each._version != version for at, each, version in weights):
+        if any(given[at] is not each or _state(each) != state for at, each, state in weights):
             return region(*given)
         outputs = tuned(*(given[at] for at in varying))
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     run.folder = folder  # type: ignore[attr-defined] # removed with the function
     return run
+
+
+def _state(weight: torch.Tensor) -> tuple[int, int]:
+    """Return what differs after a change of a weight: its memory, and torch's count of its changes."""
+    return weight.data_ptr(), weight._version
 
 
 def _timed(ours: Region, original: Region, arguments: Sequence[Any]) -> tuple[float, float]:

@@ -32,7 +32,7 @@ from policies.features.views import CONTEXT, FEATURE_VERSION, INVARIANT, RELATIO
 if TYPE_CHECKING:
     import xgboost
 
-Objective = Literal["regression", "pairwise", "ndcg"]
+Objective = Literal["regression", "pairwise"]
 
 MAX_BIN = 64
 
@@ -44,7 +44,6 @@ _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
         "lambdarank_normalization": False,
         "lambdarank_score_normalization": False,
     },
-    "ndcg": {"objective": "rank:ndcg", "lambdarank_normalization": False, "ndcg_exp_gain": False},
 }
 
 
@@ -53,8 +52,7 @@ class BoostedSettings:
     """Hyperparameters."""
 
     objective: Objective = "regression"
-    """``pairwise`` is AutoTVM's rank loss (its equation 2: all pairs of a task have the same weight); ``ndcg`` weighs
-    the pairs by their effect at the top of the list (LambdaRank)."""
+    """``pairwise`` is AutoTVM's rank loss (its equation 2: all pairs of a task have the same weight)."""
     members: int = 4
     """Size of the bootstrap. A single member is trained on all records, and its deviation is its training error."""
     rounds: int = 120

@@ -14,11 +14,9 @@ _LAST_BUILDS = 255
 
 
 class BuildLimit:
-    """The limit of a task's builds: ten times the median of the last ones, at least five seconds. ``given_secs``: the
-    limit that the user has set instead."""
+    """The limit of a task's builds: ten times the median of the last ones, at least five seconds."""
 
-    def __init__(self, given_secs: float | None = None) -> None:
-        self._given_secs = given_secs
+    def __init__(self) -> None:
         self._build_secs: deque[float] = deque(maxlen=_LAST_BUILDS)
 
     def observe(self, build_secs: float) -> None:
@@ -28,8 +26,6 @@ class BuildLimit:
 
     @property
     def secs(self) -> float:
-        if self._given_secs is not None:
-            return self._given_secs
         if not self._build_secs:
             return UNKNOWN_SECS
         return max(LEAST_SECS, FACTOR * statistics.median(self._build_secs))

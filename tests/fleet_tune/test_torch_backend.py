@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -185,3 +186,20 @@ def test_a_region_that_changes_what_it_is_given_keeps_the_original(
     assert cache.tolist() == [1.0] * 4
     assert outputs.tolist() == [2.0] * 4
     assert "it changes its inputs or buffers in place" in caplog.text
+
+
+def test_weights_that_were_made_in_inference_mode_stay(records: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with torch.inference_mode():
+        net = torch.nn.Linear(4, 4)
+        torch.testing.assert_close(compiled(net, records=records)(torch.ones(2, 4)), net(torch.ones(2, 4)))
+    assert "a region stays as it is: its weights were made in torch.inference_mode()" in caplog.text
+
+
+def test_a_weight_with_other_memory_is_another_one() -> None:
+    weight, given = torch.nn.Parameter(torch.ones(2)), torch.ones(2)
+    with tempfile.TemporaryDirectory() as folder:
+        kept: Any = folder
+        run = torch_backend._guarded(lambda *_: "original", lambda *_: ("tuned",), [given, weight], [0], kept)
+    assert run(given, weight) == ("tuned",)
+    weight.data = torch.zeros(2)
+    assert run(given, weight) == "original"

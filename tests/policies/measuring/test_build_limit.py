@@ -25,13 +25,6 @@ def test_the_limit_is_ten_times_what_builds_take_and_at_least_five_seconds() -> 
     assert limit_after(9.0) == 90.0  # a slow machine: more than before anything was known
 
 
-def test_a_limit_that_the_user_has_set_stays_as_it_is() -> None:
-    limit = BuildLimit(600.0)
-    assert limit.secs == 600.0
-    limit.observe(0.1)
-    assert limit.secs == 600.0
-
-
 @examples(60)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1))
 def test_the_order_of_builds_does_not_matter(build_secs: list[float]) -> None:
