@@ -244,8 +244,8 @@ def _run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 @contextlib.contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Give ``TVM_BIND_THREADS`` the value that the caller's process has, after a run has changed it: threads of networks
-    that are loaded later are bound to cores as in any other process."""
+    """Restore ``TVM_BIND_THREADS``, which a run changes in the caller's process: the threads of networks that are
+    loaded later are bound to cores as in any other process."""
     name = "TVM_BIND_THREADS"
     before = os.environ.get(name)
     try:
