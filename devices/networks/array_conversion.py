@@ -123,8 +123,8 @@ def flat(result: Any) -> list[Any]:
 def shares_memory(tensor: Any, others: Sequence[Any]) -> bool:
     """Return true if ``tensor`` lies in the memory of one of ``others``, as when a network returns its input."""
     start = tensor.data_ptr()
-    return any(other.data_ptr() <= start < other.data_ptr() + _nbytes(other) for other in others)
+    return any(other.data_ptr() <= start < other.data_ptr() + tensor_bytes(other) for other in others)
 
 
-def _nbytes(tensor: Any) -> int:
+def tensor_bytes(tensor: Any) -> int:
     return int(np.prod(tensor.shape, dtype=np.int64)) * int(tvm.DataType(str(tensor.dtype)).itemsize)

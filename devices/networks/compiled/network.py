@@ -48,6 +48,7 @@ from devices.networks.compiled.manifest import (
     read_manifest,
     read_parameters,
 )
+from devices.networks.compiled.output_memory import OutputMemory
 from devices.networks.input_shapes import InputShapes
 from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
@@ -89,6 +90,7 @@ class CompiledNetwork:
         self._inputs = InputShapes(manifest)
         self.caches = GrowingCache.of(manifest)
         self._buffers = CacheBuffers(self.caches)
+        self._output_memory = OutputMemory()
         self._donations = Donations(manifest)
         self._static = {each.input: each for each in self._donations.caches}
         self._device = tvm.cuda(0) if device_kind(json.dumps(manifest["target"])) == "cuda" else tvm.cpu()
@@ -182,6 +184,8 @@ class CompiledNetwork:
             given = [*tensors, *step.arguments, *self._parameters]
             result = self._main(*given)
             returned = flat(result)
+            if self._inputs.is_dynamic:
+                self._output_memory.returned(returned)
             aliased = self._aliased
             if aliased is None and any(0 in each.shape for each in (*given, *returned)):
                 aliased = [True] * len(returned)  # empty tensors do not show what is shared

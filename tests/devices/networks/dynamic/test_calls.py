@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from devices.networks.compiled import output_memory
 from devices.networks.compiled.network_folder import CompiledNetwork, compile_network, load
+from devices.networks.frontend import load_network
 from devices.networks.tasks.lowering import import_network
 from tests.helpers.compiling import CLASS, trace
 from tests.helpers.dynamic_networks import mixing
@@ -20,6 +22,17 @@ from tests.helpers.memory import rise_below
 LEAST, MOST = 2, 33
 MOST_RISE = 2 << 20
 """Bytes. Were the result of each call kept, it would be several times as much."""
+
+
+WIDTH = 1 << 18
+"""Numbers in a row: an output of one row has a megabyte."""
+
+
+class Wide(nn.Module):
+    """Returns each number in a wide row of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.expand(x.shape[0], WIDTH) * torch.ones(1)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +60,18 @@ def test_memory_does_not_grow_over_ten_thousand_calls(compiled: tuple[nn.Module,
     calls(2_000)  # what is made once for each extent, and the allocator's own
     with rise_below(MOST_RISE):
         calls(10_000)
+
+
+def test_memory_does_not_grow_with_the_sizes_of_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_memory, "MOST_BYTES", 16 << 20)
+    extents = range(1, 33)
+    dimension = torch.export.Dim("n", min=1, max=max(extents))
+    lowered = import_network(load_network((Wide(), (torch.zeros(8, 1),), ({0: dimension},))), CLASS)
+    run = load(compile_network(lowered, {}, tmp_path / "out"))
+    largest = max(extents) * WIDTH * 4
+    with rise_below(8 * largest):  # a buffer of every size would be twice as much
+        for extent in extents:
+            assert run(np.ones((extent, 1), np.float32))[extent - 1, -1] == 1.0
 
 
 def test_threads_call_with_different_extents(compiled: tuple[nn.Module, CompiledNetwork]) -> None:
