@@ -88,10 +88,10 @@ class Incumbents:
         except UserError as error:  # a database of another user, or one that is not writable
             self._warn(f"which kernels are the fastest in the network could not be kept: {error}")
 
-    def next_best(self, task_id: str, but: Sequence[Record]) -> Record | None:
-        """Return the best record of the task that is not known to be wrong, other than the records in ``but``."""
+    def next_best(self, task_id: str, excluded: Sequence[Record]) -> Record | None:
+        """Return the best record of the task that is not known to be wrong, other than the records in ``excluded``."""
         with RecordReader(self._path) as reader:
-            return self._ranks.best(reader, task_id, self._wrong | {each.candidate.id for each in but})
+            return self._ranks.best(reader, task_id, self._wrong | {each.candidate.id for each in excluded})
 
     def rank_secs(self, record: Record) -> float:
         """Return the seconds by which :meth:`next_best` ranks a record."""

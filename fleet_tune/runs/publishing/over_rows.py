@@ -29,12 +29,12 @@ class RanksOverRows:
             if over_rows:
                 self._sketches[entry.task.id] = [(each, TimesOverRows(each, entry.abstraction)) for each in over_rows]
 
-    def best(self, reader: RecordReader, task_id: str, but: Collection[str]) -> Record | None:
-        """Return the best record of a task, except for the candidate ids in ``but``. A kernel over fixed rows is ranked
+    def best(self, reader: RecordReader, task_id: str, excluded: Collection[str]) -> Record | None:
+        """Return the best record of a task, except for the ids in ``excluded``. A kernel over fixed rows is ranked
         as in the store, a kernel over dynamic rows by its time over all numbers of rows. None if there is no record."""
         if task_id not in self._sketches:
-            return reader.best(task_id, but)
-        found = reader.bests(task_id, CONSIDERED, but)
+            return reader.best(task_id, excluded)
+        found = reader.bests(task_id, CONSIDERED, excluded)
         return found[int(np.argmin(self.secs(task_id, found)))] if found else None
 
     def secs(self, task_id: str, records: Sequence[Record]) -> list[float]:

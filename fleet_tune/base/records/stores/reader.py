@@ -69,18 +69,18 @@ class RecordReader(DatabaseReader):
                 return int(before)
         return 0
 
-    def best(self, task_id: str, but: Collection[str] = (), candidate_id: str | None = None) -> Record | None:
+    def best(self, task_id: str, excluded: Collection[str] = (), candidate_id: str | None = None) -> Record | None:
         """Return the incumbent: the verified record of the lowest
         :attr:`~fleet_tune.base.domain.Measurement.rank_secs`; of two equal ones the earlier one.
 
-        ``but``: ids of excluded candidates; ``candidate_id``: id of the only allowed one. If a candidate has revisions,
+        ``excluded``: ids of excluded candidates; ``candidate_id``: id of the only allowed one. If one has revisions,
         only the last one counts. But a revision that ran and was not verified again does not replace an earlier
         verified record (older versions wrote such revisions for a device that had drifted).
         """
-        return next(iter(self.bests(task_id, 1, but, candidate_id)), None)
+        return next(iter(self.bests(task_id, 1, excluded, candidate_id)), None)
 
     def bests(
-        self, task_id: str, most: int, but: Collection[str] = (), candidate_id: str | None = None
+        self, task_id: str, most: int, excluded: Collection[str] = (), candidate_id: str | None = None
     ) -> list[Record]:
         """Return the records of the ``most`` best candidates, one of each, the best first. See :meth:`best`."""
         revised = (
@@ -92,14 +92,16 @@ class RecordReader(DatabaseReader):
         where = (
             f"WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
             f" AND verified = 1{revised if self.has_column('revision') else ''}"
-            f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
+            f"{' AND candidate NOT IN (' + ', '.join('?' * len(excluded)) + ')' if excluded else ''}"
             f"{'' if candidate_id is None else ' AND candidate = ?'}"
             f" ORDER BY {rank}, records.seq LIMIT ? OFFSET ?"
         )
         only = () if candidate_id is None else (candidate_id,)
         found: dict[str, Record] = {}
         at = 0
-        while len(found) < most and (rows := self._record_rows(where, *split_task_id(task_id), *but, *only, most, at)):
+        while len(found) < most and (
+            rows := self._record_rows(where, *split_task_id(task_id), *excluded, *only, most, at)
+        ):
             for record in self._readable(rows):
                 found.setdefault(record.candidate.id, record)
             at += most
