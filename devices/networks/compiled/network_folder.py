@@ -53,6 +53,7 @@ from fleet_tune.base.records.files.atomic_file import sync_folder, write_atomica
 __all__ = ["CompiledNetwork", "compile_network", "load", "publish", "schedule_kernels", "staging", "update_manifest"]
 
 STAGE = ".staged"
+_PUBLISHING = "publishing"  # file beside a staged network that is being moved: the name of the network's folder
 
 
 def compile_network(
@@ -142,8 +143,11 @@ def load(folder: Path | str) -> CompiledNetwork:
 @contextlib.contextmanager
 def staging(out: Path) -> Iterator[Path]:
     """Provide a folder within ``out`` for networks that users must not load yet; see :func:`publish`. It starts with
-    the published network's files, so that the same network need not be compiled again."""
+    the published network's files, so that the same network need not be compiled again. A network whose publication was
+    interrupted is published first."""
     stage = out / STAGE
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        _move(stage / (stage / _PUBLISHING).read_text(), out)
     shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed
     published = stage / "network"
     _make_folder(published)
@@ -154,21 +158,34 @@ def staging(out: Path) -> Iterator[Path]:
                 os.link(out / name, published / name)
         yield published
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        if not (stage / _PUBLISHING).exists():
+            shutil.rmtree(stage, ignore_errors=True)
 
 
 def publish(folder: Path, out: Path) -> None:
     """Move a compiled network from its staging folder to the folder from which users load it. The manifest is moved
-    last: until then, the folder is recognised as incomplete."""
+    last: until then, the folder is recognised as incomplete. If the process is killed meanwhile, the next
+    :func:`staging` finishes the work."""
     try:
-        names = _files_in(folder)
-        for name in names:
-            os.replace(folder / name, out / name)
-        for name in set(libraries.FILES) - set(names):
-            (out / name).unlink(missing_ok=True)
-        sync_folder(out)
+        (folder.parent / _PUBLISHING).write_text(folder.name)
+        sync_folder(folder.parent)
+        _move(folder, out)
+        (folder.parent / _PUBLISHING).unlink()
     except OSError as error:
         raise _unwritable(out, error) from error
+
+
+def _move(folder: Path, out: Path) -> None:
+    """Move the files of the network in ``folder`` that are not moved yet, its manifest last."""
+    if not (folder / MANIFEST).exists():  # everything is moved
+        return
+    names = _files_in(folder)
+    for name in names:
+        if (folder / name).exists():
+            os.replace(folder / name, out / name)
+    for name in set(libraries.FILES) - set(names):
+        (out / name).unlink(missing_ok=True)
+    sync_folder(out)
 
 
 def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
