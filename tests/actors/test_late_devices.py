@@ -230,6 +230,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, tmp_path: Path) -> None:
     progress = await tuned.until(lambda progress: progress.trials > 0)
     assert progress.devices == {"a": "good", "b": "joining", "late-1": "joining", "odd": "joining"}

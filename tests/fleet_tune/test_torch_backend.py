@@ -16,6 +16,7 @@ import torch
 import fleet_tune
 from fleet_tune import torch_backend
 from fleet_tune.base.errors import RequestError
+from tests.helpers.brief import time_networks_briefly
 
 CHANNELS = 16
 
@@ -44,10 +45,12 @@ IMAGE = torch.linspace(-1, 1, 3 * 24 * 24).reshape(1, 3, 24, 24)
 
 
 @pytest.fixture(scope="module")
-def records(module: Net, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def records(module: Net, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:  # noqa: ARG001
     """The output folder of a short run."""
     out = tmp_path_factory.mktemp("run") / "out"
-    fleet_tune.tune((module, (IMAGE,)), out=out, trials=16)
+    with pytest.MonkeyPatch.context() as patch:
+        time_networks_briefly(patch)
+        fleet_tune.tune((module, (IMAGE,)), out=out, trials=16)
     return out
 
 
@@ -55,6 +58,7 @@ def records(module: Net, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fresh(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     torch._dynamo.reset()
     caplog.set_level(logging.INFO, torch_backend.__name__)
+    time_networks_briefly(monkeypatch)
     # What is faster here is not what is tested, but for one test.
     monkeypatch.setattr(torch_backend, "_timed", lambda *_: (1.0, 2.0))
     yield
@@ -173,13 +177,15 @@ def test_torch_finds_the_backend_by_its_name() -> None:
 
 
 def test_a_region_that_changes_what_it_is_given_keeps_the_original(
-    records: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    (tmp_path / "records.db").touch()
+
     def step(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         cache.add_(x)
         return cache * 2
 
-    compiled = torch.compile(step, backend="fleet_tune", options={"records": str(records)})
+    compiled = torch.compile(step, backend="fleet_tune", options={"records": str(tmp_path)})
     cache = torch.zeros(4)
     with torch.no_grad():
         outputs = compiled(cache, torch.ones(4))
@@ -188,10 +194,11 @@ def test_a_region_that_changes_what_it_is_given_keeps_the_original(
     assert "it changes its inputs or buffers in place" in caplog.text
 
 
-def test_weights_that_were_made_in_inference_mode_stay(records: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_that_were_made_in_inference_mode_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "records.db").touch()
     with torch.inference_mode():
         net = torch.nn.Linear(4, 4)
-        torch.testing.assert_close(compiled(net, records=records)(torch.ones(2, 4)), net(torch.ones(2, 4)))
+        torch.testing.assert_close(compiled(net, records=tmp_path)(torch.ones(2, 4)), net(torch.ones(2, 4)))
     assert "a region stays as it is: its weights were made in torch.inference_mode()" in caplog.text
 
 

@@ -124,20 +124,6 @@ async def test_every_task_gets_its_trials_and_no_more(fleet: Callable[..., Fleet
     assert len({record.candidate.id for record in RecordReader(second.store)}) == 68
 
 
-async def test_an_exhausted_space_ends_the_run(fleet: Callable[..., Fleet]) -> None:
-    # 4 has 6 factorisations into three parts and 3 into two: 18 candidates.
-    made = fleet(tasks=(search_task("small", extent=4),))
-    progress = await run(made.start(time_budget_secs=DEADLINE_SECS))
-    assert progress.trials == 18
-    assert progress.tasks[0].finished
-
-
-async def test_the_time_budget_ends_the_run(fleet: Callable[..., Fleet]) -> None:
-    progress = await run(fleet().start(time_budget_secs=2.0))
-    assert progress.trials > 0
-    assert progress.phase == "finished"
-
-
 async def test_stop_ends_the_run_and_keeps_what_is_stored(fleet: Callable[..., Fleet]) -> None:
     made = fleet()
     scheduler = made.start(time_budget_secs=1000.0)
@@ -166,26 +152,6 @@ async def test_failures_are_recorded_as_such(fleet: Callable[..., Fleet]) -> Non
         assert best.candidate.id not in wrong
 
 
-async def test_a_candidate_that_loses_its_device_is_tried_again_elsewhere(fleet: Callable[..., Fleet]) -> None:
-    # The first device is gone in its first batch, of three; the second one finishes the work.
-    made = fleet(device_faults=(Faults(lost_after=2), Faults()))
-    scheduler = made.start(trials=60)
-    await process_of(made.actors["device-0"])  # it is there before the other one has done all
-    progress = await run(scheduler)
-    assert progress.trials == 60
-    assert progress.devices == {"device-0": "lost", "device-1": "good"}
-    devices = Counter(record.device_id for record in RecordReader(made.store))
-    assert devices["device-1"] >= 50
-
-
-async def test_a_candidate_that_loses_two_devices_is_blamed(fleet: Callable[..., Fleet]) -> None:
-    made = fleet(device_faults=(Faults(rates={Outcome.DEVICE_LOST: 0.15}), Faults(rates={Outcome.DEVICE_LOST: 0.15})))
-    progress = await run(made.start(trials=40))
-    assert progress.trials == 40
-    poisoned = [r for r in RecordReader(made.store) if "poison" in r.measurement.detail]
-    assert all(record.measurement.outcome is Outcome.RUN_ERROR for record in poisoned)
-
-
 async def test_the_run_outlives_killed_processes(fleet: Callable[..., Fleet]) -> None:
     # Two devices, and a space that 400 trials do not exhaust.
     made = fleet(tasks=(search_task("large", extent=4096),), device_faults=(Faults(), Faults()), builders=2)
@@ -205,7 +171,10 @@ def jumps(_actor: Any) -> None:
     time.time = lambda: real() + next(leaps)
 
 
-async def test_clocks_that_jump_change_time_stamps_and_nothing_else(fleet: Callable[..., Fleet]) -> None:
+async def test_candidates_of_a_lost_device_are_tried_elsewhere_whatever_the_clocks_say(
+    fleet: Callable[..., Fleet],
+) -> None:
+    # The first device is gone in its first batch, of three; the second one finishes the work.
     made = fleet(device_faults=(Faults(lost_after=2), Faults()), learner=True, method="bansor")
     scheduler = made.start(trials=60)
     for actor in made.actors.values():
@@ -215,6 +184,7 @@ async def test_clocks_that_jump_change_time_stamps_and_nothing_else(fleet: Calla
     assert progress.elapsed_secs < DEADLINE_SECS
     assert progress.devices == {"device-0": "lost", "device-1": "good"}
     with RecordReader(made.store) as reader:
+        assert Counter(record.device_id for record in reader)["device-1"] >= 50
         stamps = [record.unix_secs for record in reader]
         assert max(stamps) - min(stamps) > 86_400.0
         assert all(event.state.lease.epoch > 0 for event in reader.devices.states().values())

@@ -248,7 +248,7 @@ async def test_two_runs_with_two_devices_both_begin_and_end(tmp_path: Path) -> N
         answers = await fingerprints_in_turn(second, told.append)
         assert any(isinstance(each, Fingerprint) for each in answers)
         # Both go on to want both, and nobody has one for ever.
-        for _ in range(3):
+        for _ in range(2):
             for actors in (first, second):
                 for actor in actors.values():
                     await turn_of_actor(actor, told.append)

@@ -12,6 +12,7 @@ import torch
 
 from bench.gpu.first import claim, run
 from bench.gpu.jobs import ON_A_GPU, REHEARSAL, Job, jobs
+from bench.gpu.kept_lines import KeptLines
 from bench.gpu.page import page
 from bench.networks import gpu_kernels
 from bench.peers.example import load_example
@@ -146,6 +147,10 @@ def test_the_rehearsal_leaves_a_card(tmp_path: Path) -> None:
     card = json.loads((tmp_path / "card.json").read_text())
     assert {"probe", "rules", "kernels", "networks", "datasets"} <= set(card)
     assert all(kernel["secs"]["ours"] for kernel in card["kernels"]["float32"]["kernels"].values())
+    theirs = json.loads((tmp_path / "kernels-metaschedule-float32.json").read_text())
+    kept = KeptLines(tmp_path / "work/kernels-metaschedule-float32/batches.jsonl").found.values()
+    assert theirs["valid"] > 0
+    assert theirs["trials"] == sum(each["trials"] for each in kept)
     (tmp_path / "cards").mkdir()
     (tmp_path / "cards" / "rehearsal.json").write_text(json.dumps(card))
     assert "### Kernels, float32" in page(tmp_path / "cards")

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from bench.gpu.kept_lines import KeptLines
-from bench.machine import bench_env
 from bench.peers import metaschedule_kernels
 from bench.peers.metaschedule_kernels import figures, tune
-from bench.processes import run_json
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from tests.helpers.tasks import make_task
@@ -65,19 +63,3 @@ def test_on_a_gpu_the_processes_that_run_kernels_load_cuda(
     assert prepared == [True] * (kind == "cuda")
     assert initializers == [metaschedule_kernels.prepare_cuda] * (kind == "cuda")
     assert (os.environ["TVM_CUDA_COMPILE_MODE"] in ("nvcc", "nvrtc")) is (kind == "cuda")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_it_tunes_our_tasks_on_a_cpu(tmp_path: Path) -> None:
-    fleet = tmp_path / "fleet.toml"
-    fleet.write_text('[[device]]\nname = "cpu"\n')
-    model, out = "bench/networks/gpu_kernels.py:tiny", str(tmp_path / "out")
-    args = ["-m", "bench.peers.metaschedule_kernels", model, out, "--fleet", str(fleet), "--budget-secs", "5"]
-    found = run_json(args, env=bench_env(1), timeout_secs=500)
-    assert found["valid"] > 0
-    assert found["elapsed_secs"] >= 5
-    assert any(kernel["best_secs"] for kernel in found["kernels"].values())
-    lines = KeptLines(tmp_path / "out" / "batches.jsonl")
-    assert found["trials"] == sum(each["trials"] for each in lines.found.values())
-    assert run_json(args, env=bench_env(1), timeout_secs=500)["trials"] == found["trials"]  # the time is used

@@ -16,7 +16,7 @@ from devices.networks.input_shapes import NetworkInputError
 from fleet_tune.base.errors import OutputFolderError
 from fleet_tune.base.results import Progress, TuneResult
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
 NETWORK = '''
 import torch

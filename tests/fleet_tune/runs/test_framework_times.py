@@ -125,6 +125,7 @@ def test_an_onnx_file_runs_in_what_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_dynamic_dimension_is_timed_at_several_extents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ def test_nothing_is_left_of_runs_that_are_killed_at_any_moment(tmp_path: Path) -
     rng = random.Random(0)
     left: set[Path] = set()
     temporary = tmp_path
-    at_random = [""] * 4
+    at_random = [""] * 2
     mixed = itertools.zip_longest(POINTS, at_random)
     for number, point in enumerate([*(each for pair in mixed for each in pair if each is not None), "raylet"]):
         run = KilledRun(tmp_path, number)

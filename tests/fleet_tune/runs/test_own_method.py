@@ -146,6 +146,7 @@ def test_the_command_line_refuses_a_wrong_method_before_anything_starts(own: Pat
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.long
 def test_a_run_with_a_users_method(own: Path, tmp_path: Path) -> None:
     """Its classes exist in this process alone, and reach the searcher and the learner by value."""
     model = tmp_path / "model.py"

@@ -58,6 +58,7 @@ def test_a_network_in_one_precision_is_compiled_from_its_records(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.long
 def test_a_run_chooses_precisions_within_an_error_tells_it_and_owns_its_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     auto = ("--precision", "auto", "--max-error", "0.05")

@@ -323,6 +323,7 @@ _NOT_IN_EACH_RUN = (
 
 
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.long
 def test_a_run_serves_metrics_and_is_resumed_after_a_kill(
     running: Callable[..., Running], free_port: int, prometheus_dir: Path, tmp_path: Path
 ) -> None:

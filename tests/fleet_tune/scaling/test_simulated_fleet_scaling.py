@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.long
 def test_counts_of_devices_are_measured_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 NETWORK = f"{ROOT}/examples/networks.py:mlp"
 DEADLINE_SECS = 180.0
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
