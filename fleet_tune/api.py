@@ -77,22 +77,23 @@ async def stream(network: Any, *, out: Path | str, **options: Unpack[TuneOptions
 
     request = run_request(network, out=out, **options)
     records: asyncio.Queue[Record] = asyncio.Queue(maxsize=1)
-    running = asyncio.ensure_future(run(request, on_record=records.put, traces=True))
-    record: asyncio.Future[Record] | None = None
-    try:
-        while not (running.done() and records.empty()):
-            record = asyncio.ensure_future(records.get())
-            await asyncio.wait([record, running], return_when=asyncio.FIRST_COMPLETED)
-            if record.done():
-                yield record.result()
-            else:
-                record.cancel()
-        running.result()
-    finally:
-        for each in (record, running):
-            if each is not None:
-                each.cancel()
-        await asyncio.wait([running])
+    with _environment_kept():
+        running = asyncio.ensure_future(run(request, on_record=records.put, traces=True))
+        record: asyncio.Future[Record] | None = None
+        try:
+            while not (running.done() and records.empty()):
+                record = asyncio.ensure_future(records.get())
+                await asyncio.wait([record, running], return_when=asyncio.FIRST_COMPLETED)
+                if record.done():
+                    yield record.result()
+                else:
+                    record.cancel()
+            running.result()
+        finally:
+            for each in (record, running):
+                if each is not None:
+                    each.cancel()
+            await asyncio.wait([running])
 
 
 @accepts(PlanOptions)

@@ -11,12 +11,13 @@ from actors.processes.device_incumbents import DeviceIncumbents, KnownIncumbents
 from actors.processes.device_oracles import DeviceOracles
 from actors.processes.device_probe import DeviceProbe
 from actors.processes.device_window import DeviceWindow
-from actors.processes.duels import STOPPED, duel
+from actors.processes.duels import duel
 from actors.processes.measured_artifacts import MeasuredArtifact, all_at_speed, at_speed, loss_of
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.base.domain import Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError
 from policies.measuring.adaptive_stopping import confirmation, following
+from policies.measuring.duel import STOPPED
 from policies.measuring.speed import changed
 
 # Time of measuring between two probes of a quiet window.

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.base.domain import Comparison, Incumbent, Measurement, Outcome, StopRule
-from policies.measuring.duel import challenger_first, judged, run_rule
-
-STOPPED = "duel"
+from policies.measuring.duel import STOPPED, challenger_first, judged, run_rule
 
 Ask = Callable[[MeasureRequest], Measurement]
 """Measures one candidate. Returns every outcome as a value, failures too."""

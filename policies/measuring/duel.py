@@ -28,6 +28,8 @@ from fleet_tune.base.domain import StopRule
 from policies.measuring.adaptive_stopping import CONFIRM_BATCH_SECS
 from policies.measuring.student_t import t_quantile
 
+STOPPED = "duel"
+"""Reason why the measurement of a challenger ended (:attr:`fleet_tune.base.domain.Measurement.stopped`)."""
 LEAST_PAIRS = 3
 _OF_ONE_PAIR = 10.0
 """Deviation that is assumed for one pair alone, which says nothing. Every format of records can hold this number."""

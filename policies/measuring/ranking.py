@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fleet_tune.base.domain import Candidate, Incumbent, Measurement, Outcome, Record
+from policies.measuring.duel import STOPPED
 from policies.measuring.shootout import MAX_FINALISTS, MAX_MARGIN, CostEstimate, finalists
 
 
@@ -56,6 +57,8 @@ class Ranking:
                 self._met.add(candidate.id)
                 if measured.comparison is not None:
                     self._met.add(measured.comparison.against)
+                elif measured.stopped == STOPPED and self._best is not None:  # its time was up before it was decided
+                    self._met.add(self._best.candidate.id)
             verified = measured.verified or (before is not None and before.verified)
             ranked = self._ranked[candidate.id] = Ranked(candidate, measured, measured.cost_secs, verified)
             if verified and (self._best is None or ranked.is_before(self._best_rank_secs)):

@@ -367,7 +367,7 @@ class GradientTasks:
             return TaskChoice(int(rng.choice(open_tasks)), "random")
         gradients = _gradients(self.gradient, states, open_tasks, round_trials)
         # Equal ones in turn: those of tasks without a success may all be infinite.
-        steepest = np.flatnonzero(gradients == gradients.max()).tolist()
+        steepest = np.flatnonzero(gradients == np.nanmax(gradients)).tolist()
         best = min(steepest, key=lambda at: states[open_tasks[at]].visits)
         return TaskChoice(open_tasks[best], f"gradient {gradients[best]:.2e} s")
 

@@ -43,6 +43,8 @@ from devices.networks.compiled.manifest import (
     LIBRARY,
     MANIFEST,
     PARAMETERS,
+    PUBLISHING,
+    STAGE,
     checked_file,
     is_size,
     read_manifest,
@@ -120,8 +122,9 @@ class CompiledNetwork:
             try:
                 network = cls._read(folder)
             except OutputFolderError:
-                time.sleep(_PUBLISH_SECS)
-                if _version(folder) == version:
+                if (folder / STAGE / PUBLISHING).exists():
+                    time.sleep(_PUBLISH_SECS)
+                elif _version(folder) == version:
                     raise
             else:
                 if _version(folder) == version:

@@ -35,7 +35,9 @@ from devices.networks.compiled.manifest import (
     MANIFEST,
     OVERWRITING_SCHEMA,
     PARAMETERS,
+    PUBLISHING,
     SCHEMA,
+    STAGE,
     STATIC_CACHES,
 )
 from devices.networks.compiled.network import CompiledNetwork
@@ -51,9 +53,6 @@ from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStore
 from fleet_tune.base.records.files.atomic_file import sync_folder, write_atomically
 
 __all__ = ["CompiledNetwork", "compile_network", "load", "publish", "schedule_kernels", "staging", "update_manifest"]
-
-STAGE = ".staged"
-_PUBLISHING = "publishing"  # file beside a staged network that is being moved: the name of the network's folder
 
 
 def compile_network(
@@ -147,7 +146,7 @@ def staging(out: Path) -> Iterator[Path]:
     interrupted is published first."""
     stage = out / STAGE
     with contextlib.suppress(OSError, ValueError, KeyError):
-        _move(stage / (stage / _PUBLISHING).read_text(), out)
+        _move(stage / (stage / PUBLISHING).read_text(), out)
     shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed
     published = stage / "network"
     _make_folder(published)
@@ -158,7 +157,7 @@ def staging(out: Path) -> Iterator[Path]:
                 os.link(out / name, published / name)
         yield published
     finally:
-        if not (stage / _PUBLISHING).exists():
+        if not (stage / PUBLISHING).exists():
             shutil.rmtree(stage, ignore_errors=True)
 
 
@@ -166,11 +165,16 @@ def publish(folder: Path, out: Path) -> None:
     """Move a compiled network from its staging folder to the folder from which users load it. The manifest is moved
     last: until then, the folder is recognised as incomplete. If the process is killed meanwhile, the next
     :func:`staging` finishes the work."""
+    marker = folder.parent / PUBLISHING
     try:
-        (folder.parent / _PUBLISHING).write_text(folder.name)
-        sync_folder(folder.parent)
+        try:
+            marker.write_text(folder.name)
+            sync_folder(folder.parent)
+        except OSError:
+            marker.unlink(missing_ok=True)
+            raise
         _move(folder, out)
-        (folder.parent / _PUBLISHING).unlink()
+        marker.unlink()
     except OSError as error:
         raise _unwritable(out, error) from error
 

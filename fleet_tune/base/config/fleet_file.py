@@ -172,10 +172,10 @@ class DeviceConfig(Frozen):
     def timeouts(self) -> DeviceTimeouts:
         """Timeouts of this device: those of its entry, else the defaults for its kind."""
         given = {each.name: getattr(self, each.name) for each in fields(DeviceTimeouts)}
-        return replace(self._usual_patience, **{name: secs for name, secs in given.items() if secs is not None})
+        return replace(self._usual_timeouts, **{name: secs for name, secs in given.items() if secs is not None})
 
     @property
-    def _usual_patience(self) -> DeviceTimeouts:
+    def _usual_timeouts(self) -> DeviceTimeouts:
         if self.connect != "local" and not self.shares_host:
             return BOARD
         return GPU if self.is_gpu else CPU

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.base.domain import Comparison, Outcome, Record
+from policies.measuring.duel import STOPPED
 from policies.measuring.ranking import Ranking
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate
@@ -96,6 +97,13 @@ def test_those_who_met_in_a_final_round_do_not_meet_again() -> None:
     made = ranking(record(2, 2.0), record(3, 2.05, verified=False))
     assert [each.decisions[0] for each in made.finalists()] == [2, 3]
     made.add(met(3, 2.05, 2, 1.02, faster=False, revision=1))
+    assert made.finalists() == ()
+
+
+def test_a_duel_without_time_is_not_held_again() -> None:
+    made = ranking(record(2, 2.0), record(3, 2.05, verified=False))
+    undecided = record(3, 2.05, revision=1)
+    made.add(replace(undecided, measurement=replace(undecided.measurement, stopped=STOPPED)))
     assert made.finalists() == ()
 
 

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ WHOLE: dict[str, Any] = {
     "schema": network_folder.SCHEMA,
     "device_class": "cpu",
     "target": json.loads(native_target()),
-    "versions": {"tvm": "0.27"},
+    "versions": {"tvm": tvm.__version__},
     "inputs": [{"name": "x", "shape": [1, 2], "dtype": "float32"}],
     "static_caches": [{"input": 0, "output": 0}],
     "made_of": "0",
