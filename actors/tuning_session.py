@@ -112,7 +112,12 @@ class TuningSession:
         ]
         heartbeats = Heartbeats(members, supervisor.notice, supervisor.restarted, lambda: supervisor.now)
         admission = DeviceAdmission(supervisor, targets, actors.handles, hosts.classes, notices, hosts.fingerprints)
-        await asyncio.gather(actors.ready(plan.tasks), supervisor.started())
+        ready = asyncio.ensure_future(actors.ready(plan.tasks))
+        try:
+            await asyncio.gather(ready, supervisor.started())
+        except BaseException:
+            ready.cancel()
+            raise
         return cls(hosts, actors, supervisor, admission, heartbeats)
 
     def begin(self) -> None:

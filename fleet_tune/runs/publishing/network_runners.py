@@ -183,7 +183,7 @@ class LocalNetworkRunner:
         def slowness_now(found: _T) -> float:
             with contextlib.suppress(NetworkRunError, UncheckedError):  # it has run before
                 if found is not None:
-                    return fresh_process.measure(beside, self._inputs, self._budget_secs / ROUNDS) / beside_secs
+                    return fresh_process.measure(beside, self._inputs, BUDGET_SECS / ROUNDS) / beside_secs
             return 0.0
 
         return self._host.timed(measure, slowness=slowness_now)
