@@ -86,22 +86,24 @@ class RunActors:
 
     @classmethod
     async def start(cls, hosts: RunHosts, plan: SessionPlan, store: Path, meta: Mapping[str, str]) -> RunActors:
-        """Start all actors but the scheduler, and wait until the searchers have read the records. If that fails, the
-        started actors are ended."""
+        """Start the processes of all actors but the scheduler. If that fails, the started actors are ended. See
+        :meth:`ready`."""
         registry = TaskRegistry(hosts.cluster.folder / "tasks")
         await asyncio.to_thread(registry.open)
         by_role: dict[str, list[Any]] = {}
         try:
-            actors = cls(hosts, plan, registry, store, meta, by_role)
-            await actors.recorder.put_tasks([entry.task for entry in plan.tasks])
-            await asyncio.gather(*(searcher.start() for searcher in actors.searchers))
+            return cls(hosts, plan, registry, store, meta, by_role)
         except BaseException:
             if not hosts.cluster.is_lost:
                 _end(by_role)
             await asyncio.to_thread(registry.close)
             raise
-        actors.learner.start()
-        return actors
+
+    async def ready(self, tasks: Sequence[SearchTask]) -> None:
+        """Store the tasks, and wait until the searchers have read the records."""
+        await self.recorder.put_tasks([entry.task for entry in tasks])
+        await asyncio.gather(*(searcher.start() for searcher in self.searchers))
+        self.learner.start()
 
     def start_scheduler(self, plan: SchedulerPlan) -> SchedulerClient:
         """Start a scheduler with the handles that exist by now."""

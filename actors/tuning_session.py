@@ -112,7 +112,12 @@ class TuningSession:
         ]
         heartbeats = Heartbeats(members, supervisor.notice, supervisor.restarted, lambda: supervisor.now)
         admission = DeviceAdmission(supervisor, targets, actors.handles, hosts.classes, notices, hosts.fingerprints)
-        await supervisor.started()
+        ready = asyncio.ensure_future(actors.ready(plan.tasks))
+        try:
+            await asyncio.gather(ready, supervisor.started())
+        except BaseException:
+            ready.cancel()
+            raise
         return cls(hosts, actors, supervisor, admission, heartbeats)
 
     def begin(self) -> None:
@@ -249,7 +254,15 @@ class TuningSession:
         while True:
             over = self._running.done() or self._abandoned
             wait_secs = 0.0 if over else _FOLLOW_SECS
-            records = await self._actors.recorder.follow(cursor, wait_secs, traces)
+            following = asyncio.ensure_future(self._actors.recorder.follow(cursor, wait_secs, traces))
+            try:
+                if not over:  # the end of the tuning ends the wait
+                    await asyncio.wait({following, self._running}, return_when=asyncio.FIRST_COMPLETED)
+                    if not following.done():
+                        continue
+                records = await following
+            finally:
+                following.cancel()
             for record in records:
                 yield record
                 cursor = record.seq

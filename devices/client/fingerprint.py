@@ -72,14 +72,17 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
         is_cuda = bench.kind == "cuda"
         limits = cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
     target = parse_target(device_class.target)
-    dot = fast_integer_dot(target)
+    dots = {"float32": None, "int8": fast_integer_dot(target), "bfloat16": dot2 if has_fast_dot2(target) else None}
+    timed = {name: dot for name, dot in dots.items() if name == "float32" or dot is not None}
+    found = _peaks(bench, device_class.target, cores, lanes, list(timed.values()))
+    peaks = dict(zip(timed, found, strict=True))
     abstraction = DeviceAbstraction(
         kind=bench.kind,
         cores=cores,
         lanes=lanes,
-        peak_flops=_peak(bench, device_class.target, cores, lanes, None),
-        int8_flops=_peak(bench, device_class.target, cores, lanes, dot) if dot else 0.0,
-        bfloat16_flops=_peak(bench, device_class.target, cores, lanes, dot2) if has_fast_dot2(target) else 0.0,
+        peak_flops=peaks["float32"],
+        int8_flops=peaks.get("int8", 0.0),
+        bfloat16_flops=peaks.get("bfloat16", 0.0),
         bandwidth_bytes=bandwidth_bytes(bench, device_class.target, lanes, limits["l3_bytes"] or limits["l2_bytes"]),
         **limits,
     )
@@ -129,37 +132,60 @@ def power_now(bench: Workbench) -> str:
         return str(bench.session.function("fleet_tune.power")(bench.kind)) if bench.session.ours else ""
 
 
-def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None) -> float:
-    """Return the peak operations per second of all cores: in float32, or with ``dot``, an operator on narrower
-    numbers."""
-    kernel = probe_kernels.arithmetic(target, cores, lanes, dot=dot)
+def _peaks(bench: Workbench, target: str, cores: int, lanes: int, dots: Sequence[Dot | None]) -> list[float]:
+    """Return the peak operations per second of all cores for each of ``dots``: an operator on narrower numbers, or None
+    for float32."""
+    kernels = [probe_kernels.arithmetic(target, cores, lanes, dot=dot) for dot in dots]
+    given = [(kernel, _ones(bench, kernel, dot)) for kernel, dot in zip(kernels, dots, strict=True)]
+    return [kernel.work / secs for kernel, secs in zip(kernels, fastest_secs(bench, given, _BURSTS), strict=True)]
+
+
+def _ones(bench: Workbench, kernel: ProbeKernel, dot: Dot | None) -> list[Any]:
     given = np.int32 if dot else np.float32
     dtypes = (given, given, np.int32 if isinstance(dot, IntegerDot) else np.float32)
     with bench.session.deadline(bench.timeouts.probe_secs):
-        ones = [
+        return [
             tvm.runtime.tensor(np.ones(shape, dtype), bench.device)
             for shape, dtype in zip(kernel.shapes, dtypes, strict=True)
         ]
-    return kernel.work / run_secs(bench, kernel, ones, _BURSTS)
 
 
-def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], bursts: int = 1) -> float:
-    """Return the seconds of the fastest of many short runs of a probe kernel: it shows the speed of the undisturbed
-    device. The runs are in up to ``bursts`` bursts, a little apart."""
-    # TVM's timer begins with a run that it does not count.
-    with bench.session.deadline(2 * (bench.timeouts.probe_secs + kernel.slowest_secs)):
-        module = bench.load(kernel.library)
-        first_secs = float(module.time_evaluator("main", bench.device, number=1, repeat=1)(*tensors).results[0])
-    repeats = min(_REPEATS, max(_LEAST_REPEATS, int(_REPEAT_SECS / max(first_secs, 1e-9))))
-    best_secs, end = math.inf, time.monotonic() + bursts * _BURST_SECS
+def fastest_secs(
+    bench: Workbench, kernels: Sequence[tuple[ProbeKernel, Sequence[Any]]], bursts: int = 1
+) -> list[float]:
+    """Return the seconds of the fastest of many short runs of each probe kernel, given with its tensors: they show the
+    speed of the undisturbed device. The kernels run in turn, in up to ``bursts`` bursts each, a little apart."""
+    runs = [_Runs(bench, kernel, tensors) for kernel, tensors in kernels]
+    end = time.monotonic() + len(runs) * bursts * _BURST_SECS
     for left in reversed(range(bursts)):
-        with bench.session.deadline(bench.timeouts.probe_secs + 10 * repeats * first_secs):
-            timer = module.time_evaluator("main", bench.device, number=1, repeat=repeats)
-            best_secs = min(best_secs, *timer(*tensors).results)
+        for each in runs:
+            each.burst()
         if not left or time.monotonic() >= end:  # on a slow device one burst is long enough
             break
         time.sleep(_BURST_SECS)
-    return best_secs
+    return [each.best_secs for each in runs]
+
+
+class _Runs:
+    """Short runs of a probe kernel, of which the fastest counts."""
+
+    def __init__(self, bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any]) -> None:
+        self._bench = bench
+        self._tensors = tensors
+        # TVM's timer begins with a run that it does not count.
+        with bench.session.deadline(2 * (bench.timeouts.probe_secs + kernel.slowest_secs)):
+            self._module = bench.load(kernel.library)
+            timer = self._module.time_evaluator("main", bench.device, number=1, repeat=1)
+            self._first_secs = float(timer(*tensors).results[0])
+        self._repeats = min(_REPEATS, max(_LEAST_REPEATS, int(_REPEAT_SECS / max(self._first_secs, 1e-9))))
+        self.best_secs = math.inf
+
+    def burst(self) -> None:
+        """Run the kernel many times in a row."""
+        secs = self._bench.timeouts.probe_secs + 10 * self._repeats * self._first_secs
+        with self._bench.session.deadline(secs):
+            timer = self._module.time_evaluator("main", self._bench.device, number=1, repeat=self._repeats)
+            self.best_secs = min(self.best_secs, *timer(*self._tensors).results)
 
 
 def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int) -> float:
@@ -176,7 +202,8 @@ def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int)
         for tensor in tensors:
             make["main"](tensor)
     kernel = probe_kernels.triad(target, elements, lanes)
-    return kernel.work / run_secs(bench, kernel, tensors)
+    [secs] = fastest_secs(bench, [(kernel, tensors)])
+    return kernel.work / secs
 
 
 def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:

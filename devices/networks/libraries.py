@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from devices.error_text import last_line
 from devices.host.current_folder import enter_replaced_folder, leave_current_folder_in_thread
+from devices.host.garbage_collection import garbage_collection_paused
 from fleet_tune.base.errors import UserError
 
 # TVM loads torch if it can. Torch is loaded first, so that a failure names the right library.
@@ -69,7 +70,8 @@ def load_libraries() -> None:
     if not missing:
         return
     enter_replaced_folder()
-    with contextlib.closing(LoadingWatch()) as watch:
+    # Modules stay: looking for garbage among them takes a sixth of the time.
+    with contextlib.closing(LoadingWatch()) as watch, garbage_collection_paused():
         for name in missing:
             watch.begin_loading(name)
             _load(name)

@@ -9,6 +9,7 @@ traceback.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import signal
 import sys
@@ -78,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """The console script: run :func:`main`, then end the process.
 
-    A run that a signal or an error ended early may have left a thread in native code (of TVM, Ray or torch). That
-    thread would crash while the interpreter shuts down. Such a process therefore ends at once: its actors, server and
-    store are closed by then.
+    The process ends at once. Its actors, server and store are closed by then, and freeing what torch, TVM and Ray have
+    loaded takes seconds. A run that a signal or an error ended early may also have left a thread in native code, which
+    would crash while the interpreter shuts down.
     """
     spare_scikit_learn()
     out = keep_output()
@@ -91,9 +92,8 @@ def run() -> NoReturn:
     if lost:
         code = _fail(f"the output cannot be written: {lost}", "give it more space; a run leaves its result in --out")
     sys.stderr.flush()
-    if code:
-        os._exit(code)
-    sys.exit(code)
+    logging.shutdown()
+    os._exit(code)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

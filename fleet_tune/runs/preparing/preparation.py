@@ -14,6 +14,7 @@ from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.interruption import beside
+from fleet_tune.runs.shared_store.shipped import shipped
 
 if TYPE_CHECKING:
     from fleet_tune.runs.prepared import Prepared
@@ -66,4 +67,7 @@ def _read_network(request: RunRequest) -> Network:
 
     with ACTIVITY.step("reading the network"):
         network = load_network(request.network, request.inputs, request.trust_model, request.shapes)
-        return network.in_precision(request.precision, request.max_error)
+        network = network.in_precision(request.precision, request.max_error)
+    if request.store is not None and request.pretrained:
+        shipped()  # read while the devices start, and kept for the look-up of the tasks
+    return network

@@ -74,7 +74,7 @@ class FirstChoices:
             entries = self._described(entries)
             deadline = time.monotonic() + self.budget_secs
             opening = opened(self.device, self.measuring.realtime)
-            with opening as device, closing(_Builders(self.artifacts, deadline)) as builders:
+            with closing(_Builders(self.artifacts, deadline)) as builders, opening as device:  # they start side by side
                 for count in _CHOICES:
                     entries = self._round(entries, count, deadline, device, builders)
         except Exception as error:  # the device is lost, say, or the disk full: the network does without first choices

@@ -14,7 +14,7 @@ from devices.builds import libraries
 from devices.builds.passes.byte_instructions import fast_integer_dot
 from devices.builds.passes.half_instructions import has_fast_dot2
 from devices.client import fingerprint, probe_kernels
-from devices.client.fingerprint import run_secs
+from devices.client.fingerprint import fastest_secs
 from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
@@ -127,7 +127,7 @@ class Board:
 def test_a_slow_device_runs_a_probe_kernel_less_often(secs: float, repeats: int) -> None:
     board = Board(secs)
     kernel = ProbeKernel(b"", (), 2e8, 2e8 / SLOWEST_FLOPS)
-    assert run_secs(cast(Any, board), kernel, ()) == secs
+    assert fastest_secs(cast(Any, board), [(kernel, ())]) == [secs]
     assert board.repeats == [1, repeats]
     assert board.deadlines[0] == 2 * (70 + 200)
     assert board.deadlines[1] >= 70 + 10 * repeats * secs
@@ -146,9 +146,9 @@ def test_one_undisturbed_burst_says_what_a_device_can_do(monkeypatch: pytest.Mon
             assert number == 1
             return lambda: SimpleNamespace(results=[0.001 if len(waited) > 1 else 0.002] * repeat)
 
-    assert run_secs(cast(Any, Busy(0.002)), kernel, (), bursts=4) == 0.001
+    assert fastest_secs(cast(Any, Busy(0.002)), [(kernel, ())], bursts=4) == [0.001]
     assert len(waited) == 3
-    assert run_secs(cast(Any, Busy(0.002)), kernel, ()) == 0.001
+    assert fastest_secs(cast(Any, Busy(0.002)), [(kernel, ())]) == [0.001]
 
     class Slow(Board):
         def time_evaluator(self, _entry: str, _device: object, number: int, repeat: int) -> Callable[[], Any]:
@@ -157,7 +157,7 @@ def test_one_undisturbed_burst_says_what_a_device_can_do(monkeypatch: pytest.Mon
             return super().time_evaluator(_entry, _device, number, repeat)
 
     slow = Slow(0.5)
-    assert run_secs(cast(Any, slow), kernel, (), bursts=4) == 0.5
+    assert fastest_secs(cast(Any, slow), [(kernel, ())], bursts=4) == [0.5]
     assert slow.repeats == [1, 10], "a burst of seconds is all"
 
 
