@@ -53,7 +53,7 @@ class DeviceAdmission:
         self._targets = dict(targets)
         self._handles = handles
         self._first_notices = first_notices
-        self._prints: dict[str, list[Fingerprint]] = {}
+        self._fingerprints: dict[str, list[Fingerprint]] = {}
         """The fingerprints of the devices of each class, by the class' name."""
         for each in (fingerprints or {}).values():
             self._fingerprints_of(each).append(each)
@@ -107,7 +107,7 @@ class DeviceAdmission:
 
     def _fingerprints_of(self, fingerprint: Fingerprint) -> list[Fingerprint]:
         """Return the fingerprints of the devices of the same class so far."""
-        return self._prints.setdefault(fingerprint.device_class.name, [])
+        return self._fingerprints.setdefault(fingerprint.device_class.name, [])
 
     async def _admit(self, device_id: str, device: DeviceClient) -> None:
         """Wait for a device's answer, then use the device, keep it for a class that is being prepared, or refuse it."""

@@ -54,8 +54,7 @@ def main(dataset: Path, folder: Path, task: str, candidates: int, duels: int) ->
             for _ in range(duels):
                 met = duel(track.measure, artifact, Incumbent(str(row), 1.0, 1.0), artifact, StopRule(), verified=True)
                 comparison = met.measured.comparison
-                if comparison is None:  # its time was up: not a verdict
-                    continue
+                assert comparison is not None, "these kernels are quick: the time of a duel is long enough"
                 found.append(
                     {
                         "row": row,

@@ -16,7 +16,7 @@ from devices.client.workbench import Workbench
 from devices.error_text import last_line
 from devices.timing.arguments import Array
 from devices.timing.in_network import InNetworkTimes
-from devices.timing.run_series import LONGEST_COLD_SECS, calm_secs
+from devices.timing.run_series import calm_secs
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 from fleet_tune.base.timeouts import DeviceTimeouts
 
@@ -78,7 +78,7 @@ class LoadedNetwork:
         with self._running():
             (first_secs,) = self._timed(1)
             if first_secs > budget_secs / 2:
-                return first_secs if first_secs > LONGEST_COLD_SECS else self._timed(1)[0]
+                return first_secs
             return calm_secs(self._timed, self._timed(1)[0], budget_secs)  # the first run allocates
 
     def kernel_times(self, budget_secs: float) -> InNetworkTimes:

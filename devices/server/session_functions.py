@@ -102,7 +102,7 @@ class SessionFunctions:
         functions = {
             "fleet_tune.evaluate": self._evaluate,
             "fleet_tune.make_inputs": _make_inputs,
-            "fleet_tune.time_in_place": _time_in_network,
+            "fleet_tune.time_in_place": _time_in_network,  # as clients of earlier versions call it
             "fleet_tune.extra_secs": self._extra_secs,
             "fleet_tune.describe": lambda: json.dumps(describe(root)),
             "fleet_tune.native_target": native_target,

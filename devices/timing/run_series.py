@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-LONGEST_COLD_SECS = 1.5
-"""A first run that is not longer is never the result: it allocates, and meets cold caches."""
 _SERIES = 10
 _LEAST_RUNS, _MOST_RUNS = 20, 20_000
 """Limits of the runs of a series. There are fewer only if the budget does not allow more."""

@@ -55,7 +55,7 @@ from devices.networks.input_shapes import InputShapes
 from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
 from devices.timing.in_network import InNetworkTimes, time_in_network
-from devices.timing.run_series import LONGEST_COLD_SECS, calm_secs
+from devices.timing.run_series import calm_secs
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import OutputFolderError
 
@@ -245,7 +245,7 @@ class CompiledNetwork:
         arguments = self._arguments(tuple(inputs))
         (first_secs,) = self._timed(arguments, 1)
         if first_secs > budget_secs / 2:
-            return first_secs if first_secs > LONGEST_COLD_SECS else self._timed(arguments, 1)[0]
+            return first_secs
         # A long run is warm after the first one: further warm-ups would take most of the time.
         if first_secs < _LONG_SECS:
             first_secs = self._timed(arguments, min(3, int(budget_secs / first_secs)))[-1]

@@ -18,7 +18,7 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.device_runner import DeviceNetworkRunner
 from fleet_tune.runs.publishing.incumbents import RecordSupplier
-from fleet_tune.runs.publishing.network_runners import BUDGET_SECS, LocalNetworkRunner, NetworkRunner, budget_of
+from fleet_tune.runs.publishing.network_runners import LocalNetworkRunner, NetworkRunner
 from fleet_tune.runs.publishing.quiet_host import PATIENCE_SECS, QuietHost
 from fleet_tune.runs.publishing.untuned_times import UntunedTimes
 from fleet_tune.runs.tuned import Tuned
@@ -44,8 +44,6 @@ class CompileRequest:
     spare_secs: float = math.inf
     """Longest expected time of a choice between records by their time in the network: a choice that would take longer
     is not made. Also the longest time of waits for a quiet host."""
-    timing_secs: float = BUDGET_SECS
-    """Seconds to measure the network in its framework."""
     run_id: str = ""
     """The run of new records. Empty if a store is compiled without a run: a revision that withdraws a record then
     belongs to the run that measured the record."""
@@ -85,15 +83,14 @@ def compile_request(
             progress.warn(refusal)
     at_extents = {each.name: each.inputs for each in others.compared}
     frequent = frequent_inputs(prepared.network)
-    budget_secs = budget_of(spare_secs)
     runners: dict[str, NetworkRunner] = {}
     for name in prepared.lowered:
         if name in prepared.here:
             patience_secs = min(PATIENCE_SECS, spare_secs)
             host = QuietHost(prepared.fingerprints[name].threads, patience_secs, progress.report_step)
-            runners[name] = LocalNetworkRunner(inputs, special, host, at_extents, frequent, budget_secs)
+            runners[name] = LocalNetworkRunner(inputs, special, host, at_extents, frequent)
         elif (device := prepared.device_of(name, states)) is not None:
-            runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents, budget_secs)
+            runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents)
     return CompileRequest(
         network=prepared.network,
         lowered=prepared.lowered,
@@ -103,7 +100,6 @@ def compile_request(
         records=records,
         progress=progress,
         spare_secs=spare_secs,
-        timing_secs=budget_secs,
         untuned_secs=prepared.untuned_secs,
         expected=prepared.expected,
         at_extents=others.compared,

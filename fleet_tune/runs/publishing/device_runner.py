@@ -44,9 +44,7 @@ class DeviceNetworkRunner:
         inputs: Sequence[Array],
         special: Sequence[Sequence[Array]] = (),
         at_extents: Mapping[str, Sequence[Array]] = MappingProxyType({}),
-        budget_secs: float | None = None,
     ) -> None:
-        self._budget_secs = BUDGET_SECS if budget_secs is None else budget_secs
         self.name = config.name
         self._special = special
         self._at_extents = at_extents
@@ -75,16 +73,14 @@ class DeviceNetworkRunner:
         self._run_at_extents(folder)
         try:
             run = network.handle
-            return NetworkRunResult(
-                outputs, (run.measure_within(self._budget_secs), run.kernel_times(self._budget_secs))
-            )
+            return NetworkRunResult(outputs, (run.measure_within(BUDGET_SECS), run.kernel_times(BUDGET_SECS)))
         except (NetworkRunError, UncheckedError):
             return NetworkRunResult(outputs, None)
         finally:
             self._run_special(folder)
 
     def measure_secs(self, folder: Path) -> float:
-        return self._loaded(folder).handle.measure_within(self._budget_secs)
+        return self._loaded(folder).handle.measure_within(BUDGET_SECS)
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         networks = [self._loaded(folder).handle for folder in (first, second)]
@@ -95,7 +91,7 @@ class DeviceNetworkRunner:
         return measure()
 
     def kernel_times(self, folder: Path) -> InNetworkTimes:
-        return self._loaded(folder).handle.kernel_times(self._budget_secs)
+        return self._loaded(folder).handle.kernel_times(BUDGET_SECS)
 
     def kernel_times_interleaved(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         # On the example inputs alone: the device would hold the weights of each network once for each set of inputs.

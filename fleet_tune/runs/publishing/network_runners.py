@@ -17,17 +17,10 @@ from fleet_tune.runs.publishing.quiet_host import QuietHost
 
 BUDGET_SECS = 3.0
 """Seconds to measure one network."""
-_LEAST_BUDGET_SECS, _SPARE_SHARE = 0.75, 0.2
 ROUNDS = 3
 """Rounds in which two networks are measured in turn."""
 THIS_MACHINE = "this machine"
 _T = TypeVar("_T")
-
-
-def budget_of(spare_secs: float) -> float:
-    """Return the seconds to measure a network of a run that may take ``spare_secs`` beside its tuning: a short run does
-    not take longer to time its network than to tune it."""
-    return min(BUDGET_SECS, max(_LEAST_BUDGET_SECS, _SPARE_SHARE * spare_secs))
 
 
 class NetworkRunResult(NamedTuple):
@@ -113,7 +106,6 @@ class LocalNetworkRunner:
         host: times networks again if other processes disturb them.
         at_extents: inputs of other extents of the dynamic dimensions, by the extent's name.
         frequent: weighted inputs of the most frequent extents. Empty if shapes are fixed.
-        budget_secs: seconds to measure a network alone. Two of which one is chosen have :data:`BUDGET_SECS`.
     """
 
     name = THIS_MACHINE
@@ -125,9 +117,7 @@ class LocalNetworkRunner:
         host: QuietHost | None = None,
         at_extents: Mapping[str, Sequence[Array]] = MappingProxyType({}),
         frequent: Sequence[WeightedInputs] = (),
-        budget_secs: float | None = None,
     ) -> None:
-        self._budget_secs = BUDGET_SECS if budget_secs is None else budget_secs
         self._inputs = inputs
         self._frequent = frequent or [(1.0, inputs)]
         self._others = fresh_process.OtherInputs(special, at_extents)
@@ -162,16 +152,14 @@ class LocalNetworkRunner:
 
         def again() -> tuple[float, InNetworkTimes] | None:
             with contextlib.suppress(NetworkRunError, UncheckedError):  # it has run before
-                return fresh_process.measure(folder, self._inputs, self._budget_secs), self.kernel_times(folder)
+                return fresh_process.measure(folder, self._inputs, BUDGET_SECS), self.kernel_times(folder)
             return None
 
         times = self._timed(first, again, lambda found: None if found is None else found[0])
         return NetworkRunResult(outputs, times, self.others_cores, self.throttled)
 
     def measure_secs(self, folder: Path) -> float:
-        return self._timed(
-            lambda: fresh_process.measure(folder, self._inputs, self._budget_secs), secs_of=lambda secs: secs
-        )
+        return self._timed(lambda: fresh_process.measure(folder, self._inputs, BUDGET_SECS), secs_of=lambda secs: secs)
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         def measure() -> tuple[float, float]:
@@ -189,7 +177,7 @@ class LocalNetworkRunner:
         return self._host.timed(measure, slowness=slowness_now)
 
     def kernel_times(self, folder: Path) -> InNetworkTimes:
-        return fresh_process.kernel_times(folder, self._inputs, self._budget_secs)
+        return fresh_process.kernel_times(folder, self._inputs, BUDGET_SECS)
 
     def kernel_times_interleaved(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         return fresh_process.kernel_times_interleaved(folders, self._frequent, rounds, BUDGET_SECS / rounds)
@@ -202,7 +190,7 @@ class LocalNetworkRunner:
             self._expecting.close()
 
     def _preloaded(self) -> fresh_process.PreloadedProcess:
-        return fresh_process.PreloadedProcess(self._inputs, self._budget_secs, self._others)
+        return fresh_process.PreloadedProcess(self._inputs, BUDGET_SECS, self._others)
 
     def _timed(
         self,

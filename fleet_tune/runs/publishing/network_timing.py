@@ -22,7 +22,7 @@ from fleet_tune.runs.publishing.untuned_times import CLEARLY
 # Times count as equal up to this ratio.
 _SAME = 1.02
 # The least of the series counts, as for the network itself (devices/timing/run_series.py).
-_FRAMEWORK_SERIES, _FRAMEWORK_REPEATS = 10, 20
+_FRAMEWORK_SERIES, _FRAMEWORK_REPEATS, _FRAMEWORK_SECS = 10, 20, 3.0
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class NetworkTiming:
 
             def series() -> float | None:
                 least = measure(threads, _FRAMEWORK_REPEATS)
-                affordable = int(network.request.timing_secs / (_FRAMEWORK_REPEATS * least)) if least else 0
+                affordable = int(_FRAMEWORK_SECS / (_FRAMEWORK_REPEATS * least)) if least else 0
                 for _ in range(min(_FRAMEWORK_SERIES, affordable) - 1):
                     least = min(least or math.inf, measure(threads, _FRAMEWORK_REPEATS) or math.inf)
                 return least

@@ -201,6 +201,18 @@ def test_a_search_with_a_prior_proposes_by_it_and_finds_its_level(tiled: Sketch,
     assert isinstance(search.train(0), GlobalLocalModel)
 
 
+def test_failures_alone_do_not_change_what_the_prior_says(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    trees = InvariantTreesModel(0, from_analyzer=True)
+    training = known(tiled, cpu, "fleet:boosted-invariant", 64)
+    trees.fit(training.features, training.log_secs, training.groups)
+    search = made_search(tiled, cpu, "ansor", trees)
+    proposals = search.propose(8)
+    search.observe(Observation(0, each.decisions, math.inf) for each in proposals)
+    search.use_model(None)  # no model could be trained
+    before, after = ([each.predicted_secs for each in batch] for batch in (proposals, search.propose(8)))
+    assert max(after) < 10 * max(before), "a target of failures is a second"
+
+
 def test_the_skeleton_of_a_sketch_is_without_what_its_target_and_its_names_decide() -> None:
     def traced(name: str, limit: int, size: int) -> Sketch:
         text = json.dumps(

@@ -249,6 +249,13 @@ def test_all_failures_are_borne(tasks: TaskAllocation) -> None:
     assert sum(run(TaskBandit(0, tasks), states, 12)) == 12
 
 
+def test_tasks_of_which_nothing_is_known_take_turns() -> None:
+    """Their gradients are infinite: they have no operations, and nothing has succeeded anywhere."""
+    states = [TaskState(1.0, 0.0, (math.inf,) * visits) for visits in (3, 2, 4)]
+    rng = np.random.default_rng(0)
+    assert GradientTasks(epsilon=0.0).pick(states, [0, 1, 2], rng, 1).index == 1
+
+
 @pytest.mark.parametrize(
     "failing",
     [TaskState(1, 1e9, floor_secs=1e-3), TaskState(1, 1e8, floor_secs=1e-4), TaskState(1, 0.0)],

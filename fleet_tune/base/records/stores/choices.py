@@ -14,7 +14,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import ChosenInNetwork
 
-_KEY = "chosen in place: "
+_KEY = "chosen in place: "  # as stores of earlier versions have it
 
 
 def keep_choices(store: RecordStore, network: str, choices: Iterable[ChosenInNetwork]) -> None:

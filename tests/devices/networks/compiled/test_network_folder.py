@@ -342,37 +342,6 @@ def test_a_network_is_published_from_where_it_was_staged(
     load(out)
 
 
-@pytest.mark.parametrize("moved", [1, 2])
-def test_a_publication_that_was_interrupted_is_finished(
-    folder: Path,
-    tmp_path: Path,
-    lowered: LoweredNetwork,
-    best: dict[str, str | None],
-    monkeypatch: pytest.MonkeyPatch,
-    moved: int,
-) -> None:
-    """``moved``: files that are in place when the process ends."""
-    out = copy(folder, tmp_path)
-    left = [moved]
-
-    def replace(source: Path, target: Path) -> None:
-        if not left[0]:
-            raise OSError(errno.EIO, "the process ends")
-        left[0] -= 1
-        source.rename(target)
-
-    with staging(out) as stage, monkeypatch.context() as patched:
-        compile_network(lowered, dict.fromkeys(best), stage)
-        wanted = (stage / "network.so").read_bytes()
-        patched.setattr(network_folder.os, "replace", replace)
-        with pytest.raises(OutputFolderError):
-            publish(stage, out)
-    with staging(out):
-        assert (out / "network.so").read_bytes() == wanted
-        load(out)
-    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "network.so", "params.safetensors"]
-
-
 def test_measured_figures_are_added(folder: Path, tmp_path: Path) -> None:
     copied = copy(folder, tmp_path)
     update_manifest(copied, {"tuned_secs": 0.5})

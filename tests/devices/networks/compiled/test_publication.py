@@ -1,7 +1,8 @@
-"""A folder in which another network is published while it is loaded."""
+"""A folder in which another network is published: while it is loaded, and after an interruption."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -12,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from devices.networks.compiled import network
+from devices.networks.compiled import network, network_folder
 from devices.networks.compiled.manifest import MANIFEST, checked_file
-from devices.networks.compiled.network_folder import compile_network, load, publish
+from devices.networks.compiled.network_folder import compile_network, load, publish, staging
 from fleet_tune.base.errors import OutputFolderError
 from tests.helpers.lowered_networks import imported
 
@@ -68,6 +69,29 @@ def test_a_link_that_moves_leads_to_one_of_the_two(tmp_path: Path, monkeypatch: 
     once_checked(monkeypatch, "network.so", move)
     assert load(current)(np.ones((2, 8), np.float32)).tolist() == [[2.0] * 8] * 2
     assert load(current)(np.ones((2, 8), np.float32)).tolist() == [[3.0] * 8] * 2
+
+
+@pytest.mark.parametrize("moved", [1, 2])
+def test_a_publication_that_was_interrupted_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    """``moved``: files that are in place when the process ends."""
+    out, left = compiled(tmp_path / "out", 2.0), [moved]
+
+    def replace(source: Path, target: Path) -> None:
+        if not left[0]:
+            raise OSError(errno.EIO, "the process ends")
+        left[0] -= 1
+        source.rename(target)
+
+    with staging(out) as stage, monkeypatch.context() as patched:
+        compiled(stage, 3.0)
+        patched.setattr(network_folder.os, "replace", replace)
+        with pytest.raises(OutputFolderError):
+            publish(stage, out)
+    with staging(out):
+        assert load(out)(np.ones((2, 8), np.float32)).tolist() == [[3.0] * 8] * 2
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "network.so", "params.safetensors"]
 
 
 def test_a_network_of_another_tvm_is_refused(tmp_path: Path) -> None:
