@@ -214,15 +214,15 @@ class RpcDevice:
         measurable(artifact, self._oracles)
         started = time.monotonic()
         fresh = self._connection.bench is None
-        measurement = self._measure_once(request)
+        measurement = self._measure_once(request, fresh)
         damaged = any(name in measurement.detail for name in DAMAGE)
         if not fresh and (damaged or context_lost_by(measurement.detail) is not None):
             # An earlier candidate of the same session may have damaged it: measure again in a fresh session.
             self._connection.close()
-            measurement = self._measure_once(request)
+            measurement = self._measure_once(request, fresh=True)
         if measurement.outcome is Outcome.KILLED:
             self._connection.close()
-            measurement = self._measure_once(request)
+            measurement = self._measure_once(request, fresh=True)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
 
     def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
@@ -276,7 +276,8 @@ class RpcDevice:
             secs = float(measure(encode_round(arguments), timeout_secs, *loaded))
         return secs if math.isfinite(secs) else None
 
-    def _measure_once(self, request: MeasureRequest) -> Measurement:
+    def _measure_once(self, request: MeasureRequest, fresh: bool) -> Measurement:
+        """``fresh``: true if no other candidate has run in the session."""
         oracle = self._oracles[request.artifact.task_id]
         try:
             candidate = self._connection.once_more_on_loss(
@@ -317,10 +318,11 @@ class RpcDevice:
                 end = self._lost_exit()
             except SessionLostError as lost:
                 return Measurement(Outcome.DEVICE_LOST, detail=f"{lost_error}; then {lost}")
-            if isinstance(error, ContextLostError):
+            if isinstance(error, ContextLostError) and fresh:
                 oracle.ended_session(str(error))
                 return measured
-            if not end or ended_from_outside(end):
+            # A fault of the GPU may also be an earlier candidate's: `measure` tries again in a fresh session.
+            if isinstance(error, ContextLostError) or not end or ended_from_outside(end):
                 return loss_measurement(lost_error, end, None)
             oracle.ended_session(end)
             return measured
