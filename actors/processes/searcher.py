@@ -23,7 +23,6 @@ from fleet_tune.base.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
-from policies.features.table import OF_A_TASK
 from policies.runs.events import Proposed
 from policies.search.methods import Method
 from policies.search.search import Observation, TaskSearch
@@ -204,8 +203,7 @@ def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
 def model_key(entry: SearchTask, method: Method) -> str:
     """Return the key of the model that learns from a task's records: the name of its device class if the tasks of the
     class share a model, otherwise the id of the task."""
-    each = method.training is not None and method.training.of_each_task
-    alone = each or not OF_A_TASK.isdisjoint(method.views) or entry.own_prior
+    alone = entry.own_prior or not method.shares_model
     return entry.task.id if alone else entry.task.device_class.name
 
 

@@ -92,7 +92,7 @@ def adapt(arm: str, base: bytes, tasks: Sequence[Target], seed: int, share: int)
         model = PacmModel(seed, SETTINGS)
     figures: dict[str, dict[str, float]] = {}
     for number in range(1, SHOWN[-1] + 1):
-        rows = [order[(number - 1) * share : number * share] for order in orders]
+        rows = [order[: number * share] for order in orders]
         tables = [task.features.take(chosen) for task, chosen in zip(tasks, rows, strict=True)]
         log_secs = [task.log_secs[chosen] for task, chosen in zip(tasks, rows, strict=True)]
         groups = [np.full(len(chosen), at, dtype=np.int64) for at, chosen in enumerate(rows)]

@@ -123,8 +123,8 @@ def finetune(source: Path, sources: Sequence[Path], out: Path, momentum: float |
                 "omit --moa, or pre-train a network",
             )
         adapted = MomentumModel(copied(network), True, momentum)
-        for each in tasks:
-            found = _examples([each], model.views)
+        for count in range(1, len(tasks) + 1):
+            found = _examples(tasks[:count], model.views)
             adapted.update(found.features, found.log_secs, found.groups)
         assert adapted.siamese is not None
         adapted.network.set_weights(adapted.siamese)

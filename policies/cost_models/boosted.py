@@ -24,7 +24,7 @@ from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import fastest_of_group
 from policies.cost_models.monotone import MonotoneMap
 from policies.cost_models.out_of_bag import learn_deviation, resamples, spread
-from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
+from policies.cost_models.protocol import CostModelDefaults, check_records
 from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.features.views import CONTEXT, FEATURE_VERSION, INVARIANT, RELATION, check_version
@@ -135,7 +135,6 @@ class GradientBoostedModel(CostModelDefaults):
         self._boosters: list[xgboost.Booster] = []
         # Boosters that were loaded: later updates add trees to them.
         self._origin: list[xgboost.Booster] = []
-        self._seen = SeenRecords()
 
     @property
     def ranks(self) -> bool:
@@ -144,21 +143,23 @@ class GradientBoostedModel(CostModelDefaults):
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups, weights)
-        self._columns = self._joined(features).shape[1]
-        self._seen = SeenRecords()
-        self._origin = []
-        self.update(features, log_secs, groups, weights)
+        matrix = self._joined(features)
+        self._columns, self._origin = matrix.shape[1], []
+        self._learn(matrix, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: train anew on all records seen. A loaded model keeps its trees, and adds trees
-        that are trained on the records seen since."""
-        if not self._boosters:
-            self._columns = self._joined(features).shape[1]
-        self._matrix(features)
-        self._seen.add(features, log_secs, groups, weights)
-        table, seen_log_secs, tasks, counts = self._seen.all()
-        order = np.argsort(tasks, kind="stable")  # XGBoost wants the rows of a group side by side
-        self._train(self._joined(table)[order], seen_log_secs[order], tasks[order], counts[order])
+        """See :meth:`CostModel.update`: a loaded model keeps its trees, and adds trees that are trained on these
+        records."""
+        if not self._origin:
+            self.fit(features, log_secs, groups, weights)
+            return
+        check_records(features, log_secs, groups, weights)
+        self._learn(self._matrix(features), log_secs, groups, weights)
+
+    def _learn(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups, weights: Floats | None) -> None:
+        counts = np.ones(len(log_secs)) if weights is None else weights
+        order = np.argsort(groups, kind="stable")  # XGBoost wants the rows of a group side by side
+        self._train(matrix[order], log_secs[order], groups[order], counts[order])
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`. Raise ValueError also if the number of columns differs from the training's."""

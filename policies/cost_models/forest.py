@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
+from policies.cost_models.protocol import CostModelDefaults, check_records
 from policies.features.table import KNOBS, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
@@ -77,24 +77,14 @@ class RandomForestModel(CostModelDefaults):
         self.max_features = max_features
         self._columns = 0
         self._forest: Forest | None = None
-        self._seen = SeenRecords()
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups, weights)
-        self._columns = features.view(self.views[0]).shape[1]
-        self._seen = SeenRecords()
-        self.update(features, log_secs, groups, weights)
-
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: grow a new forest on all records seen. A loaded forest has seen no records: it
-        is replaced by a forest that is trained on the records since."""
-        if self._forest is None:
-            self._columns = features.view(self.views[0]).shape[1]
-        self._matrix(features)
-        self._seen.add(features, log_secs, groups, weights)
-        table, seen_log_secs, _, counts = self._seen.all()
-        self._forest = _grow(table.view(self.views[0]), seen_log_secs, counts, self.trees, self.max_features, self.seed)
+        matrix = features.view(self.views[0])
+        counts = np.ones(len(log_secs)) if weights is None else weights
+        self._forest = _grow(matrix, log_secs, counts, self.trees, self.max_features, self.seed)
+        self._columns = matrix.shape[1]
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`; the deviation is 0 where all trees agree."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Features, Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
+from policies.cost_models.protocol import CostModelDefaults, check_records
 from policies.features.table import STANDARD, SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
@@ -68,22 +68,14 @@ class GaussianProcessModel(CostModelDefaults):
         self._amplitude = USUAL_AMPLITUDE
         self._weights: Floats = np.empty(0)
         self._factor: Floats = np.empty((0, 0))
-        self._seen = SeenRecords()
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups, weights)
-        self._seen, self._points = SeenRecords(), None
-        self.update(features, log_secs, groups, weights)
-
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: train anew on all records seen. A loaded model has seen no records: it is
-        replaced."""
-        self._read(features)
-        self._seen.add(features, log_secs, groups, weights)
-        table, seen_log_secs, _, counts = self._seen.all()
-        rows = self.chosen_rows(seen_log_secs)
-        self._train(table.take(rows), seen_log_secs[rows], counts[rows])
+        _check_columns(features, features.view(STANDARD).shape[1])
+        counts = np.ones(len(log_secs)) if weights is None else weights
+        rows = self.chosen_rows(log_secs)
+        self._train(features.take(rows), log_secs[rows], counts[rows])
 
     def chosen_rows(self, log_secs: Floats) -> NDArray[np.intp]:
         """See :class:`policies.cost_models.protocol.CostModel`: all rows if there are at most :data:`MOST_RECORDS`;
@@ -116,20 +108,13 @@ class GaussianProcessModel(CostModelDefaults):
         """See :meth:`CostModel.predict`; the deviation is that of the mean, without noise."""
         if self._points is None:
             raise ValueError("the model has not been trained")
-        points = self._read(features)
+        _check_columns(features, self._points.shape[1])
+        points = features.view(STANDARD)
         near = self._amplitude * _near(points, self._points)
         prior = self._raw_prior(features)
         mean = np.where(np.isfinite(prior), prior, self._unknown) + self._level + near @ self._weights
         explained = np.square(near @ self._factor.T).sum(axis=1)
         return mean, np.sqrt(np.maximum(self._amplitude - explained, LEAST_DEVIATION**2))
-
-    def _read(self, features: FeatureTable) -> Features:
-        """Return the standardised features. Raise ValueError if the columns differ from those of the training."""
-        points, columns = features.view(STANDARD), features.view(SYMBOLIC).shape[1]
-        if columns != points.shape[1] or (self._points is not None and points.shape[1] != self._points.shape[1]):
-            expected = points.shape[1] if self._points is None else self._points.shape[1]
-            raise ValueError(f"the model reads {expected} columns of features, got {columns} and {points.shape[1]}")
-        return points
 
     def _raw_prior(self, features: FeatureTable) -> Floats:
         if self.offset_column is None:
@@ -187,3 +172,10 @@ def _log_likelihood(near: Floats, residual: Floats, share: Floats, amplitude: fl
     half = np.linalg.solve(factor, residual)
     prior = math.log(amplitude / USUAL_AMPLITUDE) ** 2 + math.log(noise / USUAL_NOISE) ** 2
     return float(-0.5 * half @ half - np.log(np.diag(factor)).sum() - 0.5 * prior)
+
+
+def _check_columns(features: FeatureTable, expected: int) -> None:
+    """Raise ValueError unless both views have ``expected`` columns."""
+    columns, standard = features.view(SYMBOLIC).shape[1], features.view(STANDARD).shape[1]
+    if not columns == standard == expected:
+        raise ValueError(f"the model reads {expected} columns of features, got {columns} and {standard}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import CostModel, CostModelDefaults, SeenRecords
+from policies.cost_models.protocol import CostModel, CostModelDefaults, check_records
 from policies.features.table import OF_A_TASK, FeatureTable
 
 PRIOR_DEVIATION = 0.5
@@ -40,7 +40,6 @@ class GlobalLocalModel(CostModelDefaults):
         self._local = local
         self._shift = 0.0
         self._trained = False
-        self._seen = SeenRecords()
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -63,19 +62,14 @@ class GlobalLocalModel(CostModelDefaults):
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`. The global model does not change."""
-        self._seen = SeenRecords()
-        self.update(features, log_secs, groups, weights)
-
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: the local model is trained anew on everything seen."""
-        self._seen.add(features, log_secs, groups, weights)
-        table, seen_log_secs, tasks, counts = self._seen.all()
-        self.level(table, seen_log_secs)
+        check_records(features, log_secs, groups, weights)
+        self.level(features, log_secs)
         if self._local is not None:
             # Rows are chosen by their measured time, not by the residual, which is all that the local model sees.
-            rows = self._local.chosen_rows(seen_log_secs)
-            left = seen_log_secs - self._general.predict(table)[0] - self._shift
-            self._local.fit(table.take(rows), left[rows], tasks[rows], counts[rows])
+            rows = self._local.chosen_rows(log_secs)
+            left = log_secs - self._general.predict(features)[0] - self._shift
+            counts = None if weights is None else weights[rows]
+            self._local.fit(features.take(rows), left[rows], groups[rows], counts)
             self._trained = True
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:

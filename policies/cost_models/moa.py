@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import CostModel, CostModelDefaults, NetworkModel, SeenRecords, Weights
+from policies.cost_models.protocol import CostModel, CostModelDefaults, NetworkModel, Weights
 from policies.features.table import FeatureTable
 
 MOMENTUM = 0.99
@@ -47,7 +47,7 @@ def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dic
 class MomentumModel(CostModelDefaults):
     """A network that is adapted by momentum; see the module's docstring.
 
-    ``save`` writes the siamese weights and the network, but no records.
+    ``save`` writes the siamese weights and the network.
 
     Args:
         model: the network.
@@ -65,7 +65,6 @@ class MomentumModel(CostModelDefaults):
         self.updates = 0
         self._model = model
         self._siamese: Weights | None = model.weights() if pretrained else None
-        self._seen = SeenRecords()
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -83,21 +82,14 @@ class MomentumModel(CostModelDefaults):
         return self._model
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """Update once on these records alone, and forget those of earlier calls. The siamese weights stay."""
-        self._seen = SeenRecords()
-        self.update(features, log_secs, groups, weights)
-
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """Update once on these and all records since ``fit`` or ``load``; see :meth:`CostModel.update`."""
-        self._seen.add(features, log_secs, groups, weights)
-        seen = self._seen.all()
+        """Update once on these records: the siamese weights stay."""
         if self._siamese is None:
-            self._model.fit(*seen)
+            self._model.fit(features, log_secs, groups, weights)
             self._siamese = self._model.weights()
         else:
             target = copied(self._model)
             target.set_weights(self._siamese)
-            target.update(*seen)
+            target.update(features, log_secs, groups, weights)
             self._siamese = follow(self._siamese, target.weights(), self.momentum)
             self._model = target
         self.updates += 1
@@ -131,5 +123,5 @@ class MomentumModel(CostModelDefaults):
 
 
 def copied(model: NetworkModel) -> NetworkModel:
-    """The same model as an object of its own, without the records that it has seen."""
+    """The same model as an object of its own."""
     return type(model).load(model.save())

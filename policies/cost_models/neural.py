@@ -31,7 +31,7 @@ from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import lambda_rank, relevance
 from policies.cost_models.monotone import MonotoneMap
 from policies.cost_models.out_of_bag import learn_deviation, resamples, spread
-from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
+from policies.cost_models.protocol import CostModelDefaults, check_records
 from policies.features.table import FeatureTable
 from policies.features.views import FEATURE_VERSION, INVARIANT, VIEW_SHAPES, check_version
 
@@ -91,7 +91,6 @@ class NeuralModel(CostModelDefaults):
         self._level: MonotoneMap | None = None
         self._noise = 0.0
         self._updates = 0
-        self._seen = SeenRecords()
 
     @property
     def network(self) -> Self:
@@ -109,26 +108,22 @@ class NeuralModel(CostModelDefaults):
         """See :meth:`CostModel.fit`: fresh weights."""
         check_records(features, log_secs, groups, weights)
         self._check_shapes(features)
-        self._seen = SeenRecords()
-        self._seen.add(features, log_secs, groups, weights)
         self._updates = 0
         self._standardise(features)
         self._networks = self._fresh()
-        self._train(*self._seen.all(), self.settings.epochs, self.settings.least_steps)
+        self._train(features, log_secs, groups, weights, self.settings.epochs, self.settings.least_steps)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`CostModel.update`: continue from the current weights, on all records since ``fit`` or ``load``.
-
-        Before the first training this is ``fit``.
-        """
+        """See :meth:`CostModel.update`: continue from the current weights. Before the first training this is
+        ``fit``."""
         if not self._networks:
             self.fit(features, log_secs, groups, weights)
             return
         check_records(features, log_secs, groups, weights)
         self._check_shapes(features)
-        self._seen.add(features, log_secs, groups, weights)
         self._updates += 1
-        self._train(*self._seen.all(), self.settings.update_epochs, self.settings.least_update_steps)
+        settings = self.settings
+        self._train(features, log_secs, groups, weights, settings.update_epochs, settings.least_update_steps)
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`."""
@@ -306,14 +301,15 @@ class NeuralModel(CostModelDefaults):
         features: FeatureTable,
         log_secs: Floats,
         groups: Groups,
-        weights: Floats,
+        weights: Floats | None,
         epochs: int,
         least_steps: int,
     ) -> None:
         import torch
 
         rng = np.random.default_rng([self.seed, self._updates])
-        drawn = resamples(self.settings.members, weights, rng)
+        counts = np.ones(len(log_secs)) if weights is None else weights
+        drawn = resamples(self.settings.members, counts, rng)
         tensors = self._tensors(features)
         base = torch.from_numpy(self._base(features).astype(np.float32))
         labels = torch.from_numpy(self._labels(log_secs, groups).astype(np.float32))
@@ -330,7 +326,7 @@ class NeuralModel(CostModelDefaults):
                     epochs,
                     least_steps,
                 )
-        self._level, self._noise = learn_deviation(self._scores(features), log_secs, drawn, weights, ranks=True)
+        self._level, self._noise = learn_deviation(self._scores(features), log_secs, drawn, counts, ranks=True)
 
     def _train_member(
         self,

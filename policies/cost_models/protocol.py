@@ -48,10 +48,11 @@ class CostModel(Protocol):
         ...
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """Learn from new records, which neither ``fit`` nor ``update`` had before. Raise ValueError as ``fit`` does.
+        """Train further on these records, which are all that the model is to fit, old and new ones. Raise ValueError as
+        ``fit`` does.
 
-        A model may train on all records it has seen, or continue with the new ones alone. ``save`` does not write the
-        records.
+        A network continues from its weights, and boosted trees that were loaded keep their trees. Other models are
+        trained anew.
         """
         ...
 
@@ -100,7 +101,15 @@ class NetworkModel(SavedModel, Protocol):
 
 
 class CostModelDefaults:
-    """Defaults for a model that has no network and no level, and trains on all records."""
+    """Defaults for a model that has no network and no level, and is always trained anew on all records."""
+
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
+        """See :meth:`CostModel.fit`."""
+        raise NotImplementedError
+
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
+        """See :meth:`CostModel.update`."""
+        self.fit(features, log_secs, groups, weights)
 
     @property
     def network(self) -> NetworkModel | None:
@@ -113,33 +122,6 @@ class CostModelDefaults:
     def chosen_rows(self, log_secs: Floats) -> slice | NDArray[np.intp]:  # noqa: ARG002
         """See :class:`CostModel`: all rows."""
         return slice(None)
-
-
-class SeenRecords:
-    """The records that a model has seen, for models that learn anew from all of them."""
-
-    def __init__(self) -> None:
-        self._features: list[FeatureTable] = []
-        self._log_secs: list[Floats] = []
-        self._groups: list[Groups] = []
-        self._weights: list[Floats] = []
-
-    def add(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """Remember these records. Raise ValueError as :meth:`CostModel.fit` does."""
-        check_records(features, log_secs, groups, weights)
-        self._features.append(features)
-        self._log_secs.append(log_secs)
-        self._groups.append(groups)
-        self._weights.append(np.ones(len(log_secs)) if weights is None else weights)
-
-    def all(self) -> tuple[FeatureTable, Floats, Groups, Floats]:
-        """Return all records that were added, in order."""
-        return (
-            FeatureTable.concatenate(self._features),
-            np.concatenate(self._log_secs),
-            np.concatenate(self._groups),
-            np.concatenate(self._weights),
-        )
 
 
 def check_records(features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:

@@ -46,12 +46,12 @@ class Selection:
         return math.ceil((self.top_factor or 1.0) * count)
 
 
-def best_gain(offered: Sequence[CandidateSet], best_secs: float) -> float:
-    """Largest expected improvement (log ratio) of the offered candidates over the incumbent; infinite without one."""
+def best_gain(offered: CandidateSet, best_secs: float) -> float:
+    """Largest expected improvement (log ratio) of the offered candidates over the incumbent; infinite without one, 0 if
+    no candidate is offered."""
     if not math.isfinite(best_secs):
         return math.inf
-    gains = [improvement_of_secs(each.mean, each.deviation, best_secs) for each in offered if len(each)]
-    return max((float(gain.max()) for gain in gains), default=0.0)
+    return float(improvement_of_secs(offered.mean, offered.deviation, best_secs).max(initial=0.0))
 
 
 def choose(

@@ -104,7 +104,7 @@ class TaskSearch:
         self._trainer = None if method.training is None else Trainer(method.training, prior)
         self._first = None if self._trainer is None else self._trainer.first
         self._predictor.use_model(self._first)
-        self._predicted_gain = math.inf
+        self._gains = np.full(len(sketches), math.inf)
         self._expected: Floats | None = None
         self._seeds = deque(seeds)
 
@@ -135,9 +135,11 @@ class TaskSearch:
 
     @property
     def predicted_gain(self) -> float:
-        """Expected improvement (log ratio) of the best candidate offered for the last batch; infinite before any
-        success, and while nothing was predicted."""
-        return self._predicted_gain
+        """Expected improvement (log ratio) of the best candidate: the largest of all sketches that have candidates
+        left, of each when it last offered some. Infinite before any success, and until all these sketches have offered
+        some. It stays infinite if the tasks share a model, which does not predict the seconds of each."""
+        open_arms = self._left() >= 1
+        return float(self._gains[open_arms].max(initial=0.0))
 
     def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
         """Return true if a valid candidate was measured or is pending. Raise ValueError if it does not belong to the
@@ -201,7 +203,7 @@ class TaskSearch:
         wanted = np.flatnonzero(self._left() >= 1) if contested else np.flatnonzero(shares)
         least = np.maximum(shares, math.ceil(contested * count))
         offered = [self._offer(int(at), len(wanted), int(least[at])) for at in wanted]
-        self._predicted_gain = self._gain(offered)
+        self._note_gains(offered)
         exploit = count - self._random_count(offered, count)
         method = self._method
         reason = method.acquisition.name if math.isfinite(self.best_secs) else method.generator.name
@@ -268,8 +270,11 @@ class TaskSearch:
         drafted = self._method.generator.offer(self._search, sketch, sketches, self._method.selection.enough(count))
         return self._predictor.predicted(sketch, drafted)
 
-    def _gain(self, offered: Sequence[CandidateSet]) -> float:
-        return best_gain(offered, self.best_secs) if any(map(len, offered)) else math.inf
+    def _note_gains(self, offered: Sequence[CandidateSet]) -> None:
+        if self._method.shares_model or not any(map(len, offered)):
+            return
+        for each in offered:
+            self._gains[each.sketch] = best_gain(each, self.best_secs)
 
     # -- choice of sketches ---------------------------------------------------------------------------------------
 

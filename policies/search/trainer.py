@@ -88,8 +88,7 @@ class Trainer:
         self._training = training
         self._prior = prior
         self._model: CostModel | None = None
-        self._learned: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}  # of the tasks, as the model knows them
+        self._trained_on = 0  # records
 
     @property
     def offline(self) -> bool:
@@ -111,9 +110,8 @@ class Trainer:
         return training.learns_on and fits and training.saved_kind == model.KIND
 
     def resume(self, model: CostModel) -> None:
-        """Continue from a model that an earlier process trained and saved. It has seen no record yet."""
-        self._model = model
-        self._learned, self._numbers = {}, {}
+        """Continue from a model that an earlier process trained and saved."""
+        self._model, self._trained_on = model, 0
 
     def train(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel | None:
         """Train the model on all records, by task, and return it. A model that continues from its weights
@@ -127,16 +125,11 @@ class Trainer:
             return model
         if self._model is None:
             self._model = self._first_model(training_sets, seed)
-        fresh = {
-            task: tail
-            for task, each in training_sets.items()
-            if len((tail := _from(each, self._learned.get(task, 0))).log_secs)
-        }
-        if fresh:
-            for task in fresh:
-                self._numbers.setdefault(task, len(self._numbers))  # the model knows a task by its number
-            self._model.update(*joined(fresh, self._model.views, self._numbers))
-            self._learned.update({task: len(each.log_secs) for task, each in training_sets.items()})
+        count = sum(len(each.log_secs) for each in training_sets.values())
+        if count > self._trained_on:
+            # All records: the targets of failures follow the slowest success.
+            self._model.update(*joined(training_sets, self._model.views))
+            self._trained_on = count
         return self._model
 
     def _first_model(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel:
@@ -160,31 +153,17 @@ class Trainer:
 
 
 def joined(
-    training_sets: Mapping[str, TrainingSet], views: tuple[str, ...], numbers: Mapping[str, int] | None = None
+    training_sets: Mapping[str, TrainingSet], views: tuple[str, ...]
 ) -> tuple[FeatureTable, Floats, Groups, Floats]:
     """The records of all tasks one after the other, with the number of the task as the group of each, and the weights.
 
     ``views``: the views to keep; the symbolic one only if there is one task.
     """
-    if numbers is None:
-        numbers = {task: at for at, task in enumerate(training_sets)}
     tables = [only_views(each.features, views) for each in training_sets.values()]
-    groups = [np.full(len(each.log_secs), numbers[task], dtype=np.int64) for task, each in training_sets.items()]
+    groups = [np.full(len(each.log_secs), at, dtype=np.int64) for at, each in enumerate(training_sets.values())]
     return (
         FeatureTable.concatenate(tables),
         np.concatenate([e.log_secs for e in training_sets.values()]),
         np.concatenate(groups),
         np.concatenate([e.weights for e in training_sets.values()]),
-    )
-
-
-def _from(training_set: TrainingSet, start: int) -> TrainingSet:
-    rows = slice(start, None)
-    return TrainingSet(
-        training_set.features.take(rows),
-        training_set.log_secs[rows],
-        training_set.groups[rows],
-        training_set.names,
-        training_set.offset_column,
-        training_set.weights[rows],
     )

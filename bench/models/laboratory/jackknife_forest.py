@@ -34,11 +34,10 @@ class JackknifeForestModel(RandomForestModel):
         super().__init__(seed, trees, max_features)
         self._counts: NDArray[np.float64] = np.zeros((trees, 0))
 
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
-        """See :meth:`RandomForestModel.update`."""
-        super().update(features, log_secs, groups, weights)
-        table, seen_log_secs, _, _ = self._seen.all()
-        self._counts = in_bag_counts(len(table), self.trees, self.seed, seen_log_secs)
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
+        """See :meth:`RandomForestModel.fit`."""
+        super().fit(features, log_secs, groups, weights)
+        self._counts = in_bag_counts(len(log_secs), self.trees, self.seed, log_secs)
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`RandomForestModel.predict`."""

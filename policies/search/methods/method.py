@@ -59,6 +59,12 @@ class Method:
         return self.views if self.training is None or prior is None else (*self.views, *prior.views)
 
     @property
+    def shares_model(self) -> bool:
+        """True if all tasks of a device class have one model."""
+        training = self.training
+        return training is not None and training.model.transfers and not training.of_each_task
+
+    @property
     def learns_on(self) -> bool:
         """True if an update continues from the model's current weights; other models are made anew from all records."""
         return self.training is not None and self.training.learns_on

@@ -54,7 +54,12 @@ def pretrained() -> PacmModel:
 
 
 def test_the_target_starts_from_the_siamese_weights_which_follow_it(pretrained: PacmModel) -> None:
-    first, second = records(24, 1), records(12, 2)
+    first, other = records(24, 1), records(12, 2)
+    both = (
+        FeatureTable.concatenate([first[0], other[0]]),
+        np.concatenate([first[1], other[1]]),
+        np.concatenate([first[2], other[2]]),
+    )
     model = MomentumModel(copied(pretrained), True, 0.9)
     start = pretrained.weights()
     model.update(*first)
@@ -66,18 +71,14 @@ def test_the_target_starts_from_the_siamese_weights_which_follow_it(pretrained: 
     assert model.siamese is not None
     for name, values in siamese.items():
         np.testing.assert_array_equal(model.siamese[name], values)
-    np.testing.assert_array_equal(model.predict(second[0])[0], target.predict(second[0])[0])
+    np.testing.assert_array_equal(model.predict(other[0])[0], target.predict(other[0])[0])
 
-    # The second update starts from the siamese weights again, not from the target's, and on all records.
-    model.update(*second)
+    # The second update starts from the siamese weights again, not from the target's.
+    model.update(*both)
     again = copied(target)
     again.set_weights(siamese)
-    again.update(
-        FeatureTable.concatenate([first[0], second[0]]),
-        np.concatenate([first[1], second[1]]),
-        np.concatenate([first[2], second[2]]),
-    )
-    np.testing.assert_array_equal(model.predict(second[0])[0], again.predict(second[0])[0])
+    again.update(*both)
+    np.testing.assert_array_equal(model.predict(other[0])[0], again.predict(other[0])[0])
     assert model.updates == 2
     np.testing.assert_array_equal(pretrained.weights()["0.last.weight"], start["0.last.weight"])  # left as it was
 

@@ -13,6 +13,7 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import analyse, feasible
 from policies.search.annealing import AnnealingSettings
+from policies.search.batch import Selection
 from policies.search.draft import ENUMERATE_LIMIT
 from policies.search.generators import AnnealingGenerator
 from policies.search.methods import METHOD_NAMES, method_named
@@ -198,6 +199,34 @@ def test_a_space_whose_draft_meets_little_else_than_what_is_known_fills_its_batc
         proposed += batch
         search.observe(Observation(0, each.decisions, 1e-4 * sum(each.decisions)) for each in batch)
     assert len(set(keys(proposed))) == 2048
+
+
+def test_the_gain_is_unknown_until_every_sketch_has_offered_candidates(
+    sketches: tuple[Sketch, ...], cpu: DeviceAbstraction
+) -> None:
+    device = SyntheticDevice(sketches, cpu)
+    bandit_alone = replace(method_named("fleet"), selection=Selection())  # only the sketch of a trial offers
+    search = TaskSearch(sketches, FLOP, cpu, bandit_alone, np.random.default_rng(0))
+    offered_after_success: set[int] = set()
+    for _ in range(200):
+        succeeded = math.isfinite(search.best_secs)
+        proposals = search.propose(1)
+        if succeeded:
+            offered_after_success |= {each.sketch for each in proposals}
+        assert math.isfinite(search.predicted_gain) == (len(offered_after_success) == len(sketches))
+        if math.isfinite(search.predicted_gain):
+            break
+        search.observe(device.observe(proposals))
+    assert 0.0 <= search.predicted_gain < math.inf
+
+
+@pytest.mark.parametrize("method", ["ansor", "pruner"])
+def test_a_model_of_several_tasks_does_not_know_the_gain(
+    method: str, sketches: tuple[Sketch, ...], cpu: DeviceAbstraction
+) -> None:
+    search = make(sketches, cpu, method)
+    run(search, SyntheticDevice(sketches, cpu), batches=3)
+    assert search.predicted_gain == math.inf
 
 
 def test_small_space_is_exhausted_exactly(cpu: DeviceAbstraction) -> None:

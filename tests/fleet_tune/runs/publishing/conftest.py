@@ -7,6 +7,7 @@ import pytest
 from devices.networks.frontend import load_network
 from examples.networks import mlp
 from tests.helpers.compiling import Example
+from tests.helpers.network_worker import run_networks_here
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,9 @@ def example() -> Example:
 def nobody_else_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests run beside these; a test of a busy host says how busy it is."""
     monkeypatch.setattr("devices.host.background_load._now", lambda: None)
+
+
+@pytest.fixture
+def networks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests whose networks do not crash; others have fresh processes."""
+    run_networks_here(monkeypatch)

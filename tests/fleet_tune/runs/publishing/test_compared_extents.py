@@ -60,6 +60,7 @@ class Place(LocalNetworkRunner):
         return 1.0, 2.0
 
 
+@pytest.mark.usefixtures("networks_run_here")
 def test_a_network_that_is_right_at_all_of_them_is_published(
     dynamic: Example, extents: tuple[AtExtents, ...], tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_network_that_is_right_at_all_of_them_is_published(
         np.testing.assert_allclose(place.extent_outputs[each.name][0], each.expected[0], atol=1e-4)
 
 
+@pytest.mark.usefixtures("networks_run_here")
 def test_kernels_that_are_wrong_at_one_of_them_are_not_used(
     dynamic: Example, extents: tuple[AtExtents, ...], tmp_path: Path
 ) -> None:

@@ -21,6 +21,8 @@ from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.first_choices import FirstChoices
 from tests.helpers.compiling import Example, Faked, Told
 
+pytestmark = pytest.mark.usefixtures("networks_run_here")
+
 
 @pytest.mark.parametrize("described", [True, False], ids=["described", "not described"])
 def test_tasks_without_a_record_get_the_analyzers_first_choice(

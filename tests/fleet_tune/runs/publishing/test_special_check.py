@@ -16,6 +16,8 @@ from fleet_tune.report.network import network_lines
 from fleet_tune.runs.publishing import network_check
 from tests.helpers.compiling import Example, Faked, Told
 
+pytestmark = pytest.mark.usefixtures("networks_run_here")
+
 
 class Special(Faked):
     """This machine, where networks lose NaN: those with a schedule, or all."""

@@ -20,6 +20,8 @@ from fleet_tune.runs.publishing.untuned_times import UntunedTimes
 from tests.helpers.compiling import CLASS, Board, Example, Faked, Told, failing_where, trace, wrong
 from tests.helpers.devices import make_fingerprint
 
+pytestmark = pytest.mark.usefixtures("networks_run_here")
+
 
 def test_the_untuned_network_is_published_where_it_is_faster(example: Example, tmp_path: Path) -> None:
     records = example.right(tmp_path / "records.db")

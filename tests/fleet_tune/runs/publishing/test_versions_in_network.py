@@ -28,6 +28,7 @@ from policies.space.sampling import sample
 from tests.helpers.compiling import Example, Faked, Told, crashing, trace
 from tests.helpers.devices import CPU
 from tests.helpers.dynamic_rows import over_rows
+from tests.helpers.network_worker import run_networks_here
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -55,6 +56,7 @@ class Timed(Faked):
         return self._whole if second.name == "chosen" else super().measure_in_turn(first, second)
 
 
+@pytest.mark.usefixtures("networks_run_here")
 @pytest.mark.parametrize(
     ("whole", "spare_secs", "number"),
     [((2.0, 1.0), math.inf, 2), ((1.0, 1.0), math.inf, 0), ((2.0, 1.0), 0.0, 0)],
@@ -108,6 +110,7 @@ class LosingNan(Timed):
         return outputs
 
 
+@pytest.mark.usefixtures("networks_run_here")
 def test_versions_that_lose_nan_are_not_used(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions_in_network, "ROUNDS", 3)
     with RecordStore(tmp_path / "records.db") as opened:
@@ -141,6 +144,8 @@ def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
 ) -> None:
     """One that crashes in it, or for which there is no space."""
     monkeypatch.setattr(versions_in_network, "ROUNDS", 3)
+    if what != "crashes":
+        run_networks_here(monkeypatch)
     with RecordStore(tmp_path / "records.db") as opened:
         for task in example.tasks:
             for at, text in enumerate((trace(task), crashing(task) if what == "crashes" else trace(task, rows=2))):
