@@ -118,6 +118,7 @@ class Searcher:
             pools_of(entry),
             self._priors.loaded(entry.prior),
             entry.seeds,
+            entry.adapted,
         )
         self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
         search.observe(group_observations(self._early.take(task_id), self._sketch_index).get(task_id, ()))

@@ -20,8 +20,10 @@ class SearchTask:
     each sketch. None if every candidate can be measured. ``prior``: a saved cost model, trained on other records, from
     which the search starts; empty for none. ``own_prior``: true if the prior was trained on records of this task's own
     workload. Otherwise all tasks of a device class share one prior. ``seeds``: candidates that are tried first, in this
-    order, each as the position of a sketch and its decisions. ``confirmation_trials``: number of trials after
-    which a task with a result needs no more; 0 if there is no such number.
+    order, each as the position of a sketch and its decisions. ``adapted``: candidates adapted from the best ones of
+    similar tasks, which are tried if the search predicts that they may be better than its own.
+    ``confirmation_trials``: number of trials after which a task with a result needs no more; 0 if there is no such
+    number.
     """
 
     task: Task
@@ -31,6 +33,7 @@ class SearchTask:
     prior: bytes = b""
     own_prior: bool = False
     seeds: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    adapted: tuple[tuple[int, tuple[int, ...]], ...] = ()
     confirmation_trials: int = 0
 
     @property

@@ -30,7 +30,7 @@ from policies.search.candidates import CandidateSet
 from policies.search.generators import SearchState
 from policies.search.methods.method import Method
 from policies.search.prediction import Predictor
-from policies.search.spaces import OpenSpace, PoolSpace, Space
+from policies.search.spaces import OpenSpace, PoolSpace, Space, evaluate_rows
 from policies.search.task_records import Observation, Proposal
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
@@ -63,7 +63,9 @@ class TaskSearch:
         pools: candidates that may be proposed, one pool for each sketch in their order; None: every candidate.
         prior: a model trained on other records, from which the search and its models start
             (:mod:`policies.search.trainer`).
-        seeds: candidates found elsewhere, as the position of a sketch and decisions; they are proposed first.
+        seeds: candidates of this workload found elsewhere, as the position of a sketch and decisions; they are proposed
+            first.
+        adapted: candidates adapted from similar tasks; they are proposed when they may be better than the others.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class TaskSearch:
         pools: Sequence[Pool] | None = None,
         prior: CostModel | None = None,
         seeds: Iterable[tuple[int, tuple[int, ...]]] = (),
+        adapted: Iterable[tuple[int, tuple[int, ...]]] = (),
     ) -> None:
         if not sketches:
             raise ValueError("a task needs at least one sketch")
@@ -107,6 +110,7 @@ class TaskSearch:
         self._gains = np.full(len(sketches), math.inf)
         self._expected: Floats | None = None
         self._seeds = deque(seeds)
+        self._adapted = [Proposal(*each, math.inf, "adapted") for each in adapted]
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +208,10 @@ class TaskSearch:
         least = np.maximum(shares, math.ceil(contested * count))
         offered = [self._offer(int(at), len(wanted), int(least[at])) for at in wanted]
         self._note_gains(offered)
+        adapted = self._promising(offered, count)
+        self._records.mark(adapted)
+        offered = [each.without(adapted) for each in offered]
+        count -= len(adapted)
         exploit = count - self._random_count(offered, count)
         method = self._method
         reason = method.acquisition.name if math.isfinite(self.best_secs) else method.generator.name
@@ -220,7 +228,9 @@ class TaskSearch:
             drawn = self._uniform(shares, proposals, count - len(proposals))
             self._records.mark(drawn)
             proposals += drawn
-        return self._as_measured(proposals)
+        # A short run measures only the first of a batch.
+        first = proposals[:1] if adapted and not _is_faster(adapted[0], proposals) else []
+        return self._as_measured([*first, *adapted, *proposals[len(first) :]])
 
     def _chosen(
         self, offered: Sequence[CandidateSet], shares: NDArray[np.int64], count: int, reason: str, *, joint: bool
@@ -258,6 +268,27 @@ class TaskSearch:
                 self._records.mark([seed])
                 chosen.append(seed)
         return chosen
+
+    def _promising(self, offered: Sequence[CandidateSet], count: int) -> list[Proposal]:
+        """The adapted candidates whose predictions are at most one deviation behind the incumbent, or behind the best
+        offered candidate while there is none, the best first. The others wait for better predictions.
+
+        The best sketch of a similar task is often a slow one here: for a convolution that Winograd's transforms suit,
+        say, beside one that they do not.
+        """
+        self._adapted = [each for each in self._adapted if not self._records.knows(each)]
+        best_offered = min((float(each.mean.min()) for each in offered if len(each)), default=math.inf)
+        limit = math.log(self.best_secs) if math.isfinite(self.best_secs) else best_offered
+        found = []
+        for each in self._adapted:
+            sketch = self._records.sketches[each.sketch]
+            row = evaluate_rows(sketch, np.array([each.decisions]), self._table.device)
+            predicted = self._predictor.predicted(each.sketch, row)
+            if predicted.mean[0] - predicted.deviation[0] <= limit:
+                found.append(predicted.proposal(0, each.reason))
+        found.sort(key=lambda each: each.predicted_secs)
+        is_best = bool(found) and math.log(found[0].predicted_secs) < best_offered
+        return found[: count if is_best else count - 1]
 
     def _left(self) -> NDArray[np.float64]:
         """Candidates of each sketch that are neither measured nor pending."""
@@ -362,3 +393,8 @@ class TaskSearch:
                 drafted = drafted.take(np.argsort(~np.isfinite(drafted.log_secs), kind="stable")[:most])
             drawn.append(self._predictor.predicted(at, drafted))
         return drawn
+
+
+def _is_faster(one: Proposal, others: Sequence[Proposal]) -> bool:
+    """Return true if a proposal is predicted to be faster than all others."""
+    return all(one.predicted_secs < each.predicted_secs for each in others)

@@ -36,7 +36,7 @@ JUMP_SHARE = 0.1
 """Share of steps that go to any row: steps to neighbours alone may not reach all rows of a pool."""
 
 
-def _evaluate(
+def evaluate_rows(
     sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None
 ) -> CandidateSet:
     """Evaluate candidates (:func:`policies.search.draft.evaluate`), possibly none."""
@@ -49,7 +49,7 @@ def _evaluate(
 
 def evaluated(pool: Pool, device: DeviceAbstraction) -> CandidateSet:
     """All rows of a pool in their order, with features and the analyzer's prediction; computed once for a device."""
-    return pool.once(device, lambda: _evaluate(pool.sketch, pool.matrix, device))
+    return pool.once(device, lambda: evaluate_rows(pool.sketch, pool.matrix, device))
 
 
 class OpenSpace:
@@ -62,7 +62,7 @@ class OpenSpace:
 
     def nothing(self) -> CandidateSet:
         """No candidate."""
-        return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self.device)
+        return evaluate_rows(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self.device)
 
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> CandidateSet:
         """Draw up to ``count`` distinct candidates uniformly, without those of the ``excluded`` keys.
@@ -75,7 +75,7 @@ class OpenSpace:
             drawn = sample(self.sketch, 2 * count + 8, rng)
             drawn = drawn[unique_rows(drawn)]
         unseen = [at for at, key in enumerate(row_keys(drawn)) if key not in excluded]
-        return _evaluate(self.sketch, drawn[unseen[:count]], self.device)
+        return evaluate_rows(self.sketch, drawn[unseen[:count]], self.device)
 
     def draft(
         self,
@@ -113,7 +113,7 @@ class OpenSpace:
             keep,
             excluded,
         )
-        return _evaluate(self.sketch, best, self.device, fitness)
+        return evaluate_rows(self.sketch, best, self.device, fitness)
 
 
 class PoolSpace:

@@ -51,14 +51,15 @@ class StoreLookup:
     settled: frozenset[str] = frozenset()
     """Ids of the tasks that need no trial."""
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
-    """Schedules with which the search of a task begins, by task id."""
+    """Schedules of the same workload with which the search of a task begins, by task id."""
+    similar_seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
+    """Schedules of similar tasks, by task id."""
     confirmed: frozenset[str] = frozenset()
-    """Ids of the seeded tasks that need no more trials than their seeds, which are of the same workload, if one of them
-    is right."""
+    """Ids of the seeded tasks that need no more trials than their seeds, if one of them is right."""
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sketches that no rule makes, by task id; see :attr:`fleet_tune.base.domain.Task.imported`."""
     shipped: frozenset[str] = frozenset()
-    """Ids of the seeded tasks whose seeds come with fleet-tune."""
+    """Ids of the tasks with seeds, also of similar tasks, that come with fleet-tune."""
     similar: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Ids of the most similar tasks of each task that is not settled."""
     prior: StorePrior = field(default_factory=StorePrior)
@@ -70,8 +71,12 @@ class StoreLookup:
         """Add to a described task the candidates with which its search begins."""
         lanes = entry.abstraction.lanes
         made = seeds(self.seeds.get(entry.task.id, ()), entry.sketches, lanes)[:_MOST_SEEDS]
+        similar = seeds(self.similar_seeds.get(entry.task.id, ()), entry.sketches, lanes)
+        adapted = [each for each in similar if each not in made][: _MOST_SEEDS - len(made)]
         confirmation_trials = len(made) if entry.task.id in self.confirmed else 0
-        return dataclasses.replace(entry, seeds=tuple(made), confirmation_trials=confirmation_trials) if made else entry
+        return dataclasses.replace(
+            entry, seeds=tuple(made), adapted=tuple(adapted), confirmation_trials=confirmation_trials
+        )
 
     def without_prior(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
         """List the tasks whose cost models learn nothing from the store."""
@@ -86,6 +91,7 @@ class StoreLookup:
             shown_speeds={**self.shown_speeds, **other.shown_speeds},
             settled=self.settled | other.settled,
             seeds={**self.seeds, **other.seeds},
+            similar_seeds={**self.similar_seeds, **other.similar_seeds},
             confirmed=self.confirmed | other.confirmed,
             imported={**self.imported, **other.imported},
             shipped=self.shipped | other.shipped,
@@ -103,7 +109,7 @@ class StoreLookup:
         """A summary for users."""
         records = sum(len(each) for each in self.records.values())
         known = sum(1 for each in self.records.values() if each)
-        seeded = self.seeds.keys() - self.confirmed - self.shipped
+        seeded = (self.seeds.keys() | self.similar_seeds.keys()) - self.confirmed - self.shipped
         return FromStore(
             self.shown or str(self.path),
             records,
@@ -157,6 +163,7 @@ def look_up(
         shown_speeds,
         frozenset(found.settled),
         found.seeds,
+        found.similar_seeds,
         frozenset(found.confirmed),
         imported,
         similar=found.similar,
@@ -188,6 +195,7 @@ class _TaskLookups:
         self.settled: set[str] = set()
         self.confirmed: set[str] = set()
         self.seeds: dict[str, Sequence[Seed]] = {}
+        self.similar_seeds: dict[str, Sequence[Seed]] = {}
         self.similar: dict[str, Sequence[str]] = {}
         self.verified: set[str] = set()
         """Ids of the tasks that have verified records, of any origin."""
@@ -217,11 +225,11 @@ class _TaskLookups:
         own_seeds = self._elsewhere.of_task(task.id)
         if own_seeds:
             self.verified.add(task.id)
+            self.seeds[task.id] = own_seeds
         if own_seeds and self._is_covered(task, self._spent_elsewhere):
             self.confirmed.add(task.id)
-            self.seeds[task.id] = own_seeds
-        elif all_seeds := [*own_seeds, *self._elsewhere.of_similar(task)]:
-            self.seeds[task.id] = all_seeds
+        elif similar := self._elsewhere.of_similar(task):
+            self.similar_seeds[task.id] = similar
 
     def _is_covered(self, task: Task, spent: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
         """Return true if the run has not tried the task, and one of the efforts ``spent`` covers the run's share."""
@@ -236,11 +244,12 @@ def _with_shipped(
     tried: Collection[str],
     shipped: ShippedRecords | None,
 ) -> StoreLookup:
-    """Add shipped records as seeds for these tasks, which have no verified record in the store. Shipped seeds of the
-    task itself come before the store's seeds of similar tasks; shipped seeds of similar tasks come after them."""
+    """Add shipped records as seeds for these tasks, which have no verified record in the store. Shipped seeds of
+    similar tasks are added if there are none of the task itself; they come after the store's."""
     if shipped is None:
         return found
     made: dict[str, Sequence[Seed]] = {}
+    similar_made: dict[str, Sequence[Seed]] = {}
     confirmed: set[str] = set()
     for task in tasks:
         origin = origins.get(task.device_class.name)
@@ -251,14 +260,15 @@ def _with_shipped(
             confirmed.add(task.id)
             made[task.id] = here
         elif same := here or shipped.elsewhere(task, origin):
-            made[task.id] = [*same, *found.seeds.get(task.id, ())]
+            made[task.id] = same
         elif similar := shipped.of_similar(task, origin):
-            made[task.id] = [*found.seeds.get(task.id, ()), *similar]
+            similar_made[task.id] = [*found.similar_seeds.get(task.id, ()), *similar]
     return dataclasses.replace(
         found,
         seeds={**found.seeds, **made},
+        similar_seeds={**found.similar_seeds, **similar_made},
         confirmed=found.confirmed | confirmed,
-        shipped=frozenset(made),
+        shipped=frozenset([*made, *similar_made]),
     )
 
 

@@ -276,6 +276,30 @@ def test_seeds_are_proposed_first_and_once(sketches: tuple[Sketch, ...], cpu: De
     assert not {(each.sketch, each.decisions) for each in more} & set(seeds)
 
 
+def test_an_adapted_candidate_is_proposed_when_it_may_be_better(
+    sketches: tuple[Sketch, ...], cpu: DeviceAbstraction
+) -> None:
+    device = SyntheticDevice(sketches, cpu)
+    rows = sample(sketches[0], 4000, np.random.default_rng(1))
+    secs = device.secs(0, rows)
+    by_secs = rows[np.argsort(secs, kind="stable")][np.isfinite(np.sort(secs))]
+    fast, slow = (tuple(int(value) for value in by_secs[at]) for at in (0, -1))
+    search = TaskSearch(
+        sketches, FLOP, cpu, method_named("fleet"), np.random.default_rng(0), adapted=[(0, slow), (0, fast)]
+    )
+    first = search.propose(8)
+    assert len(first) == len(set(keys(first))) == 8
+    adapted = [each for each in first if each.reason == "adapted"]
+    assert keys(adapted) == [(0, fast)]
+    assert adapted[0] in first[:2], "beside the best candidate of the search itself"
+    search.observe(device.observe(first))
+    for _ in range(3):
+        later = search.propose(8)
+        assert (0, slow) not in keys(later)
+        assert (0, fast) not in keys(later)
+        search.observe(device.observe(later))
+
+
 @pytest.mark.parametrize(("secs", "left"), [(1e-2, True), (1e-6, False)])
 def test_a_sketch_that_the_analyzer_does_not_know_is_tried_at_once(
     blocked: Sketch, undescribed: Sketch, cpu: DeviceAbstraction, secs: float, left: bool

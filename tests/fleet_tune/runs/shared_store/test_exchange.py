@@ -239,8 +239,8 @@ def test_a_search_begins_with_what_similar_workloads_have(tmp_path: Path, shared
     assert found.summary == FromStore(str(shared), 0, 0, 0, 0, 1)
     assert found.similar == {CONV.id: [near.id, far.id]}
     entry = found.seeded(described(CONV, 64))
-    assert entry.seeds == ((0, (8, 8)), (0, (16, 4)), (0, (4, 16))), "the nearest first, none of another operator"
-    assert entry.confirmation_trials == 0
+    assert entry.adapted == ((0, (8, 8)), (0, (16, 4)), (0, (4, 16))), "the nearest first, none of another operator"
+    assert (entry.seeds, entry.confirmation_trials) == ((), 0)
 
 
 def test_a_search_learns_from_more_similar_workloads_than_it_begins_with(tmp_path: Path, shared: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_search_learns_from_more_similar_workloads_than_it_begins_with(tmp_pat
     StoreUploader(own, shared).give()
     found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
     assert found.similar == {CONV.id: [task.id for task in others[:16]]}
-    assert len(found.seeds[CONV.id]) == 3
+    assert len(found.similar_seeds[CONV.id]) == 3
 
 
 def test_a_folder_with_trials_of_its_own_goes_on_with_them(tmp_path: Path, shared: Path) -> None:

@@ -85,9 +85,13 @@ def begun(
 
 def seeds(found: StoreLookup, task: Task, extent: int = 32) -> tuple[list[tuple[int, ...]], int]:
     """What a search begins with, and how many of them are enough where one is right."""
-    sketch = Sketch(0, "tiles", json.dumps(STEPS), (Tile(extent, 2, 64),), ())
-    entry = found.seeded(SearchTask(task, (sketch,), SIMULATED_CPU))
+    entry = seeded(found, task, extent)
     return [decisions for _, decisions in entry.seeds], entry.confirmation_trials
+
+
+def seeded(found: StoreLookup, task: Task, extent: int) -> SearchTask:
+    sketch = Sketch(0, "tiles", json.dumps(STEPS), (Tile(extent, 2, 64),), ())
+    return found.seeded(SearchTask(task, (sketch,), SIMULATED_CPU))
 
 
 def test_a_set_has_the_best_of_each_task_and_machine_once_and_what_was_spent(made: Path) -> None:
@@ -134,10 +138,12 @@ def test_of_another_processor_it_is_a_beginning_and_never_confirmed(tmp_path: Pa
 def test_similar_workloads_are_a_beginning_too(tmp_path: Path) -> None:
     larger = make_task("conv9", "znver5-2", flop=2.5e6)
     found = begun(tmp_path, larger, dataclasses.replace(ZEN, versions=NOW))
-    decisions, enough = seeds(found, larger, extent=64)
-    assert (decisions[0], enough) == ((16, 4), 0), "the nearest one first, adapted"
-    assert len(decisions) == 3
-    assert begun(tmp_path, DENSE, dataclasses.replace(ZEN, versions=NOW)).seeds == {}
+    entry = seeded(found, larger, extent=64)
+    assert entry.adapted[0] == (0, (16, 4)), "the nearest one first"
+    assert (len(entry.adapted), entry.seeds, entry.confirmation_trials) == (3, (), 0)
+    assert found.summary.shipped == 1
+    other = begun(tmp_path, DENSE, dataclasses.replace(ZEN, versions=NOW))
+    assert (other.seeds, other.similar_seeds) == ({}, {})
 
 
 @pytest.mark.usefixtures("made")
