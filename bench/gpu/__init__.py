@@ -1,1 +1,2 @@
-"""A machine with an NVIDIA GPU: what runs on it, what is right, and how fast it is beside PyTorch and MetaSchedule."""
+"""Checks on a machine with an NVIDIA GPU: which kernels run, which are correct, and how fast they are compared with
+PyTorch and MetaSchedule."""

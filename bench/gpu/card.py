@@ -1,4 +1,4 @@
-"""The results of a folder of ``python -m bench gpu-first`` in short, as ``bench/data/gpu`` keeps them."""
+"""The card: a summary of the results of ``python -m bench gpu-first`` in a folder, as ``bench/data/gpu`` keeps it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bench.result import BenchError
 from bench.saved_result import commit
 
 PRECISIONS = {"float32": "", "float16": "-fp16"}
-"""What the jobs of a network add to its name."""
+"""Suffix of a network's job name by precision."""
 
 
 def make_card(folder: Path) -> dict[str, Any]:
-    """Return the card of the results that are there; what has none is left out."""
+    """Return the card of the results in ``folder``. Parts without a result are left out."""
     machine = json.loads((folder / "machine.json").read_text())
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     card: dict[str, Any] = {"schema": 1, "gpu": machine["gpu"]["name"], "machine": machine["machine"]}
     card["date"] = time.strftime("%Y-%m-%d", time.gmtime((folder / "machine.json").stat().st_mtime))
     card["command"], card["commit"] = "python -m bench gpu-first", ""
-    with suppress(BenchError):  # a copy without its history
+    with suppress(BenchError):  # a copy of the repository without its git history
         card["commit"] = commit()[:8]
     found = {
         "probe": _probe(results),
@@ -55,7 +55,7 @@ def _probe(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kernels(results: Mapping[str, Any], precision: str) -> dict[str, Any]:
-    """Return the seconds of each kernel by side, and the trials of each tuner."""
+    """Return the FLOP of each kernel with its seconds by side (None: no result), and the trials of each tuner."""
     ours, theirs = results[f"kernels-{precision}"], results.get(f"kernels-metaschedule-{precision}", {})
     torch = results.get("kernels-torch", {}).get("kernels", {})
     arithmetics = {"torch": "graph", "torch-tf32": "graph-tf32"} if precision == "float32" else {"torch": "graph-fp16"}
@@ -64,7 +64,7 @@ def _kernels(results: Mapping[str, Any], precision: str) -> dict[str, Any]:
         secs = {"ours": kernel["best_secs"]}
         secs["metaschedule"] = theirs.get("kernels", {}).get(name, {}).get("best_secs")
         sides = torch.get(name, {}).get("sides", {})
-        for side, way in arithmetics.items():  # in the order in memory that is faster
+        for side, way in arithmetics.items():  # the faster of the two memory formats
             both = [sides.get(way), sides.get(f"{way}-channels-last")]
             secs[side] = min((each for each in both if each is not None), default=None)
         kernels[name] = {"flop": kernel["flop"], "secs": secs}

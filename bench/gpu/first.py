@@ -1,8 +1,8 @@
-"""``python -m bench gpu-first``: the first half hour on a machine with a GPU, in jobs that go on where they ended.
+"""``python -m bench gpu-first``: the first half hour on a machine with a GPU, in jobs that can be resumed.
 
-Each job (:mod:`bench.gpu.jobs`) leaves two files in the folder: ``NAME.log``, and ``NAME.json`` once it has ended
-well. The same command skips jobs that have their result, so that the work can be split over several short sessions.
-What a job found before it was cut is in ``work/NAME``, and it goes on from there. ``card.json`` has all in short.
+Each job (:mod:`bench.gpu.jobs`) leaves two files in the folder: ``NAME.log``, and ``NAME.json`` if it succeeded.
+Running the same command again skips the jobs that have a result, so the work can be split over several short sessions.
+An interrupted job keeps its partial results in ``work/NAME`` and resumes from them. ``card.json`` is the summary.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from bench.result import BenchError
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
 _GRACE_SECS = 20.0
-"""Time between the interrupt at a job's limit and its end by force: records are written, actors end."""
+"""Time between SIGTERM at a job's time limit and SIGKILL: the job writes its records and ends its actors."""
 _LEAST_SECS = 20.0
-"""A job is not begun with less time than this."""
+"""A job is not started with less time than this."""
 
 
 def run(chosen: Sequence[Job], out: Path, secs: float, fleet: Path, budget_secs: float = BUDGET_SECS) -> dict[str, str]:
-    """Run the jobs that have no result in ``out``, for ``secs`` altogether. Returns what became of each: ``done``,
-    ``there already``, ``failed: ...`` or ``no time left``."""
+    """Run the jobs that have no result in ``out``, for ``secs`` in total. Return the state of each job by name:
+    ``done``, ``there already``, ``failed: ...`` or ``no time left``.
+
+    ``fleet``: the fleet file. ``budget_secs``: tuning time of each network.
+    """
     deadline = time.monotonic() + secs
     states = {}
     for job in chosen:
@@ -59,8 +62,8 @@ def run(chosen: Sequence[Job], out: Path, secs: float, fleet: Path, budget_secs:
 
 
 def _result(job: Job, out: Path, limit_secs: float, fleet: Path, budget_secs: float) -> dict[str, Any]:
-    """Run a job and return the JSON object on its last line. Raises BenchError where it fails or has not ended in
-    time; its output is in the log either way."""
+    """Run a job and return the JSON object on its last line of output. Raise BenchError if the job fails or exceeds
+    ``limit_secs``. The log has its output in any case."""
     log = out / f"{job.name}.log"
     values = {"{fleet}": fleet, "{work}": out / "work" / job.name, "{budget}": f"{budget_secs:g}"}
     values["{kernels_budget}"] = f"{KERNELS_SHARE * budget_secs:g}"
@@ -83,8 +86,8 @@ def _result(job: Job, out: Path, limit_secs: float, fleet: Path, budget_secs: fl
 
 
 def claim(out: Path, settings: Mapping[str, Any]) -> None:
-    """Keep the settings of the results in ``out``. Raises BenchError where it has results of other settings, or of
-    settings that are not known: they would pass for those of this call."""
+    """Store the settings of the results in ``out``. Raise BenchError if ``out`` has results with other or unknown
+    settings: this call would take them for its own."""
     file = out / "settings.json"
     if not file.exists():
         if (out / "machine.json").exists():
@@ -101,7 +104,7 @@ def _write(path: Path, found: dict[str, Any]) -> None:
 
 
 def command() -> click.Command:
-    """The command ``gpu-first``."""
+    """Return the command ``gpu-first``."""
     names = [job.name for job in jobs(ON_A_GPU)]
 
     def call(out: Path, secs: float, budget_secs: float, only: tuple[str, ...], rehearse: bool) -> None:

@@ -1,7 +1,7 @@
-"""The jobs of ``python -m bench gpu-first``: each is one command, under eight minutes.
+"""The jobs of ``python -m bench gpu-first``: each is one command of less than eight minutes.
 
-The same jobs are made of small networks for a CPU (:data:`REHEARSAL`), so that nothing but the device is new on a
-machine with a GPU.
+:data:`REHEARSAL` gives the same jobs with small networks for a CPU. They test everything but the device before the jobs
+run on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 BUDGET_SECS = 120.0
-"""Tuning time of a network."""
+"""Default tuning time of a network."""
 KERNELS_SHARE = 2.0
-"""Tuning time of the kernels, as a multiple of it."""
+"""Tuning time of the kernels, as a multiple of the tuning time of a network."""
 _LONGEST_SECS = 470.0
 
 _CALLED = ("eager", "eager-fp16", "graph", "graph-tf32", "graph-fp16")
@@ -23,8 +23,8 @@ _CALLS = 20
 
 @dataclass(frozen=True)
 class Job:
-    """One command. ``{fleet}``, ``{work}``, ``{budget}`` and ``{kernels_budget}`` in its arguments are the fleet file,
-    a folder of its own and the seconds of tuning."""
+    """One command. Its arguments may contain ``{fleet}`` (the fleet file), ``{work}`` (the job's own folder),
+    ``{budget}`` and ``{kernels_budget}`` (seconds of tuning for a network, for the kernels)."""
 
     name: str
     about: str
@@ -34,16 +34,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Subjects:
-    """What the jobs run: ``file.py:function`` each."""
+    """The networks and kernels that the jobs run, as ``file.py:function``, and the numbers of candidates."""
 
     operators: str
-    """Operators side by side, for the check of sketch rules."""
+    """Network of independent operators, for the check of sketch rules."""
     quantised: str
-    """Products of bytes, for the same."""
+    """Matrix products of int8 values, for the same check."""
     kernels: str
-    """Kernels side by side; with ``_fp16`` added, the same in float16."""
+    """Network of independent kernels. With the suffix ``_fp16`` it names the same kernels in float16."""
     recorded: str
-    """Kernels for a dataset, likewise."""
+    """Kernels for a dataset, in the same form."""
     networks: Mapping[str, str]
     """Networks by name."""
     per_rule: int
@@ -51,7 +51,7 @@ class Subjects:
     per_task: int
     """Candidates of each task in a dataset."""
     processor: str
-    """PyTorch's, ``cuda`` or ``cpu``."""
+    """Processor for PyTorch: ``cuda`` or ``cpu``."""
 
 
 _PUBLIC, _KERNELS, _LLAMA = (f"bench/networks/{name}.py" for name in ("public_networks", "gpu_kernels", "llama"))
@@ -88,7 +88,7 @@ REHEARSAL = Subjects(
 
 
 def jobs(of: Subjects) -> tuple[Job, ...]:
-    """Return the jobs in the order in which they run: first what is right, then what is fast."""
+    """Return the jobs in the order in which they run: checks of correctness first, then measurements of speed."""
     return (
         Job("probe", "the device's probes", ("-m", "fleet_tune", "device", "check", "{fleet}", "--json"), 90),
         *_rules(of),

@@ -1,4 +1,4 @@
-"""Results by key in a file of JSON lines, each written as soon as it is there: work that is cut goes on from them."""
+"""Results by key in a file of JSON lines. Each result is written at once, so interrupted work can be resumed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 
 class KeptLines:
-    """The results in ``path``, which is made with its folder when the first is added. A last line that was cut short
-    when its writer ended is dropped."""
+    """The results in ``path``. The file and its folder are created when the first result is added.
+
+    If the last line is incomplete because its writer was interrupted, the constructor removes it from the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,11 +31,11 @@ class KeptLines:
 
     @property
     def found(self) -> Mapping[str, dict[str, Any]]:
-        """The results by key, in the order in which they were added."""
+        """The results by key, in the order in which the keys were added."""
         return MappingProxyType(self._found)
 
     def add(self, key: str, value: dict[str, Any]) -> None:
-        """Write a result to the disk."""
+        """Write a result to the disk. It replaces an earlier result with the same key."""
         self._found[key] = value
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a") as file:

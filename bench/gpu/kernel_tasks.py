@@ -1,4 +1,4 @@
-"""The tasks of kernels side by side, by the names of the kernels: what our run tunes, and what MetaSchedule gets."""
+"""The task of each kernel in a network of independent kernels. Our tuner and MetaSchedule's tune the same tasks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from fleet_tune.base.domain import DeviceClass, Task
 
 
 def device_class_of(fleet: Path) -> DeviceClass:
-    """Return the class of the one device in a fleet file."""
+    """Return the class of the only device in a fleet file."""
     (device,) = load_fleet(fleet).devices
     target = resolve_target(device.target, device.threads)
     return DeviceClass(device.device_class or default_device_class_name(target), target)
 
 
 def kernel_tasks(model: str, device_class: DeviceClass) -> dict[str, Task]:
-    """Return the task of each kernel of ``model`` (file.py:function): of the tasks that it becomes by itself, the one
-    of the most operations. What changes the layout of its inputs is another.
+    """Return the task of each kernel of ``model`` (file.py:function) by the kernel's name.
 
-    Raises BenchError where two kernels become the same one.
+    A kernel may become several tasks, because layout changes of its inputs are tasks of their own. The task with the
+    most operations is returned.
+
+    Raise BenchError if two kernels become the same task.
     """
     network, inputs = load_example(model)
     tasks = {}
@@ -38,5 +40,5 @@ def kernel_tasks(model: str, device_class: DeviceClass) -> dict[str, Task]:
 
 
 def is_cuda(device_class: DeviceClass) -> bool:
-    """Return true for a class of NVIDIA GPUs."""
+    """Return true if the class is one of NVIDIA GPUs."""
     return bool(json.loads(device_class.target)["kind"] == "cuda")

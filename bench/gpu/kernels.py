@@ -1,10 +1,11 @@
-"""Run time of kernels on this machine's GPU: ours, MetaSchedule's and those of cuBLAS and cuDNN.
+"""Run time of kernels on this machine's GPU: ours, MetaSchedule's, and those of cuBLAS and cuDNN.
 
-The twenty products and convolutions of :mod:`bench.networks.gpu_kernels` in one precision. We and MetaSchedule tune
-them for the same time, each from nothing in a fresh process; PyTorch runs each in a CUDA graph of twenty calls, in
-float32 without TF32. ``ours`` and ``peer`` (MetaSchedule) are geometric means of the best times over the kernels that
-both have, in milliseconds, ``ratio`` is MetaSchedule's over ours. Where there is no GPU the result says so: no figure,
-and the reason in the details.
+The kernels are the twenty products and convolutions of :mod:`bench.networks.gpu_kernels` in one precision. We and
+MetaSchedule tune them for the same time, each from nothing in a fresh process. PyTorch runs each kernel in a CUDA graph
+of twenty calls; TF32 is off. ``ours`` and ``peer`` (MetaSchedule) are geometric means, in milliseconds, of the best
+times over the kernels that both have. ``ratio`` is MetaSchedule's mean divided by ours. If MetaSchedule has no kernel,
+``ours`` is the mean over all our kernels, and there is neither ``peer`` nor ``ratio``. Without a usable GPU the result
+has no figures, and its details give the reason.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from bench.tables import markdown
 _KERNELS = "bench/networks/gpu_kernels.py:kernels"
 _TORCH_SECS = 600.0
 _BESIDE_SECS = 600.0
-"""Time of a tuner besides its tuning: start, import, compilation."""
+"""Time limit of a tuner in addition to its tuning: start, import, compilation."""
 _SIDES = ("ours", "metaschedule", "pytorch")
 
 
 def run(precision: str, budget_secs: float) -> BenchResult:
-    """Tune for ``budget_secs`` by each side."""
+    """Tune with each tuner for ``budget_secs`` and compare the kernels. Raise BenchError if our tuning fails."""
     gpu = probe_in_child()
     if gpu["reason"]:
         return skipped(gpu["reason"])
@@ -65,7 +66,7 @@ def run(precision: str, budget_secs: float) -> BenchResult:
 
 
 def _ran(args: Sequence[str], limit_secs: float) -> dict[str, Any]:
-    """Return the figures of a side; why it ``failed`` where it has none, which is no reason to have no result."""
+    """Return the figures of a side. If it fails, return no kernels, and the reason as ``failed``."""
     try:
         figures = run_json(args, env=bench_env(cores()), timeout_secs=limit_secs)
     except BenchError as error:
@@ -74,12 +75,15 @@ def _ran(args: Sequence[str], limit_secs: float) -> dict[str, Any]:
 
 
 def skipped(reason: str) -> BenchResult:
-    """The result of a machine that this benchmark cannot run on."""
+    """Return the result for a machine on which this benchmark cannot run."""
     return BenchResult("gpu", ours=None, peer=None, ratio=None, unit="ms", details={"reason": reason})
 
 
 def compare(sides: Mapping[str, Mapping[str, Any]], gpu: Mapping[str, Any], precision: str) -> BenchResult:
-    """The benchmark's result; ``sides``: the figures of each, of which one that failed has no kernels."""
+    """Return the benchmark's result. ``sides``: the figures of each side; a side that failed has no kernels.
+
+    Raise BenchError if we have no valid trial.
+    """
     kernels = {
         name: {side: _best_secs(sides[side]["kernels"].get(name, {})) for side in _SIDES}
         for name in sides["ours"]["kernels"]
@@ -108,7 +112,7 @@ def compare(sides: Mapping[str, Mapping[str, Any]], gpu: Mapping[str, Any], prec
 
 
 def _best_secs(figures: Mapping[str, Any]) -> float | None:
-    """Return the best time of a kernel, in the order in memory that is faster."""
+    """Return the best time of a kernel over all variants of the side, such as memory formats; None without any."""
     times = [figures.get("best_secs"), *figures.get("sides", {}).values()]
     return min((secs for secs in times if secs is not None), default=None)
 
@@ -119,7 +123,10 @@ def _mean_ms(times: Sequence[float | None]) -> float | None:
 
 
 def fleet_file(target: Mapping[str, Any]) -> str:
-    """This machine's GPU as the only device; ``target``: plain attributes of a CUDA target."""
+    """Return the text of a fleet file with this machine's GPU as the only device.
+
+    ``target``: plain attributes of a CUDA target.
+    """
     attributes = ", ".join(f"{key} = {json.dumps(value)}" for key, value in target.items())
     return f'[[device]]\nname = "gpu"\ntarget = {{ {attributes} }}\n'
 

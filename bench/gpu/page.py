@@ -1,6 +1,6 @@
-"""The page of what was measured on GPUs: docs/generated/gpu.md, from the files of ``bench/data/gpu``.
+"""The page of measurements on GPUs: docs/generated/gpu.md, made from the files of ``bench/data/gpu``.
 
-Each file is the ``card.json`` of ``python -m bench gpu-first`` on one card, with the commit that ran.
+Each file is the ``card.json`` of ``python -m bench gpu-first`` on one GPU, with the commit that ran.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KERNEL_SIDES = {
 
 
 def page(folder: Path = FOLDER) -> str:
-    """The text of the page."""
+    """Return the text of the page. ``folder``: the files to read."""
     cards = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return _HEAD + "".join(_card(card) for card in cards)
 
@@ -83,7 +83,8 @@ def _rules(rules: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _kernels(kernels: Mapping[str, Any]) -> str:
-    """The seconds of each kernel, and the geometric means of how fast ours are as a part of each other side."""
+    """Return a table with the microseconds of each kernel by side. The last row has the geometric mean of each side's
+    time divided by ours, and the number of kernels in it."""
     sides = list(next(iter(kernels.values()))["secs"])
     rows = [(name, *map(_micros, (kernel["secs"][side] for side in sides))) for name, kernel in kernels.items()]
     ratios = []

@@ -1,6 +1,6 @@
-"""The GPU of this machine, as one line of JSON: ``python -m bench.gpu.probe``.
+"""Describes the GPU of this machine as one line of JSON: ``python -m bench.gpu.probe``.
 
-``reason`` is empty where kernels can be tuned on it, ``target`` then has the attributes of its CUDA target.
+``reason`` is empty if kernels can be tuned on the GPU. ``target`` then has the attributes of its CUDA target.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PROBE_SECS = 300.0
 
 
 def probe() -> dict[str, Any]:
-    """The first GPU, or the reason why it cannot be tuned for."""
+    """Return the first GPU, or the ``reason`` why kernels cannot be tuned on it."""
     import tvm
 
     from devices.cuda.compiler import describe
@@ -44,13 +44,13 @@ def probe() -> dict[str, Any]:
 
 
 def probe_in_child() -> dict[str, Any]:
-    """:func:`probe` in a process of its own: this one stays without a context on the GPU."""
+    """Call :func:`probe` in a child process, so that this process has no context on the GPU."""
     return run_json(["-m", "bench.gpu.probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
 
 
 @click.command()
 def main() -> None:
-    """Prints what was found as one line of JSON, the last line of output."""
+    """Print the GPU as one line of JSON, the last line of output."""
     die_with_parent()
     click.echo(json.dumps(probe()))
 

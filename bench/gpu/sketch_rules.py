@@ -1,9 +1,9 @@
-"""Random candidates of each sketch rule, every one of which is compared with its task's oracle on the device.
+"""Checks random candidates of each sketch rule: compares the output of each with its task's oracle on the device.
 
-``python -m bench.gpu.sketch_rules MODEL OUT --fleet FILE --per-rule 64`` builds them as a tuning does, measures and
-checks each behind a device server, and prints by rule how many are right, wrong, refused (not built), and failed
-(built, but they did not run). The candidates are in ``OUT/chosen.json``, and each result is in ``OUT/checked.jsonl`` at
-once: the same command goes on from there.
+``python -m bench.gpu.sketch_rules MODEL OUT --fleet FILE --per-rule 64`` builds the candidates as a tuning does, and
+measures and checks each through a device server. It prints by rule how many are right, wrong, refused (not built),
+failed (built, but did not run) and unchecked (:mod:`bench.gpu.verdicts`). ``OUT/chosen.json`` has the candidates. Each
+result is written to ``OUT/checked.jsonl`` at once: the same command resumes from there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from policies.analysis.analyzer import feasible
 from policies.space.sampling import sample
 
 _DRAWN = 512
-"""Candidates that are drawn of a sketch, of which those that do not fit the device are dropped."""
+"""Candidates that are drawn from a sketch. Those that do not fit the device are dropped."""
 _RULE = StopRule(micro_batch_secs=1e-3, min_batches=1, max_batches=1)
 _SHOWN = 20
 
@@ -63,12 +63,12 @@ class Builder(Protocol):
     """Builds one candidate, or the oracle of a task."""
 
     def build(self, request: BuildRequest) -> BuildResult:
-        """Return the artifact or the failure."""
+        """Return the artifact or the failure. A request without a candidate is for the oracle."""
 
 
 def rule_of(sketch: Sketch) -> str:
-    """Return the rule of a sketch. Reductions across the threads of a block are a rule of their own, which TVM does not
-    mark."""
+    """Return the rule of a sketch. Reductions across the threads of a block count as a separate rule, which TVM does
+    not mark."""
     return "loops, reduction across threads" if sketch.rule == "loops" and _across(sketch) else sketch.rule
 
 
@@ -77,7 +77,8 @@ def _across(sketch: Sketch) -> bool:
 
 
 def described(space: DesignSpace) -> list[Sketch]:
-    """Return the sketches of a task, described as far as a search has time to describe them."""
+    """Return the sketches of a task. As in a search, they are described in order until ``TASK_SECS`` have passed, and
+    the rest stay undescribed."""
     began = time.process_time()
     return [
         space.described(at) if time.process_time() - began < TASK_SECS else sketch
@@ -86,8 +87,11 @@ def described(space: DesignSpace) -> list[Sketch]:
 
 
 def choose(sketches: Iterable[tuple[Task, Sequence[Sketch]]], device: DeviceAbstraction, per_rule: int) -> list[Chosen]:
-    """Return so many random candidates of each rule as fit the device, the same ones for the same sketches: of its
-    sketches in turn, so that as many as possible have one. In the order of the tasks."""
+    """Return up to ``per_rule`` random candidates of each rule that fit the device, in the order of the tasks.
+
+    The candidates of a rule come from its sketches in turn, so that as many sketches as possible have one. The same
+    sketches give the same candidates.
+    """
     rows: dict[str, list[list[Chosen]]] = defaultdict(list)
     places: dict[str, int] = {}
     for task, of_task in sketches:
@@ -100,8 +104,8 @@ def choose(sketches: Iterable[tuple[Task, Sequence[Sketch]]], device: DeviceAbst
 
 
 def keep_chosen(path: Path, per_rule: int, chosen: Sequence[Chosen]) -> None:
-    """Write the candidates of a check: how far sketches are described depends on the machine's speed, so that another
-    process would choose others."""
+    """Write the candidates of a check. A resumed check cannot choose them again: the number of described sketches
+    depends on the machine's speed, and another choice of candidates would follow."""
     entries = [
         {
             "rule": each.rule,
@@ -117,8 +121,7 @@ def keep_chosen(path: Path, per_rule: int, chosen: Sequence[Chosen]) -> None:
 
 
 def read_chosen(path: Path, per_rule: int, tasks: Sequence[Task]) -> list[Chosen]:
-    """Return the candidates that :func:`keep_chosen` has written. Raises BenchError where they are those of another
-    check."""
+    """Return the candidates that :func:`keep_chosen` has written. Raise BenchError if they belong to another check."""
     kept = json.loads(path.read_text())
     of_id = {task.id: task for task in tasks}
     if kept["per_rule"] != per_rule or not {each["task"] for each in kept["chosen"]} <= set(of_id):
@@ -146,8 +149,8 @@ def _in_turn(lists: Sequence[Sequence[Chosen]]) -> Iterator[Chosen]:
 
 
 def check(chosen: Sequence[Chosen], builders: Sequence[Builder], device: Device, kept: KeptLines) -> dict[str, Any]:
-    """Check the candidates that ``kept`` lacks, and return :func:`counts` of all. The device measures while
-    ``builders`` build the next."""
+    """Check the candidates that have no result in ``kept``, and return the :func:`counts` of all. The device measures a
+    candidate while ``builders`` build the next ones. Raise BenchError if the device is lost."""
     left = [each for each in chosen if each.candidate.id not in kept.found]
     free: SimpleQueue[Builder] = SimpleQueue()
     for builder in builders:
@@ -183,7 +186,7 @@ def check(chosen: Sequence[Chosen], builders: Sequence[Builder], device: Device,
 
 
 def _add_oracle(device: Device, built: BuildResult) -> str:
-    """Return why a task's candidates cannot be checked; empty if they can."""
+    """Give the device a task's oracle and run it. Return why it cannot check candidates; empty if it can."""
     if not isinstance(built, Artifact):
         return f"its oracle was not built: {built.detail}"
     device.add_oracle(built)
@@ -191,13 +194,13 @@ def _add_oracle(device: Device, built: BuildResult) -> str:
 
 
 def _verdict(device: Device, built: BuildResult, problem: str) -> tuple[str, str]:
-    """Return the verdict on a candidate, and its reason. ``problem``: why it cannot be checked."""
+    """Return the verdict on a candidate, and its reason. ``problem``: why candidates of its task cannot be checked."""
     if not isinstance(built, Artifact):
         return "refused", built.detail
     if problem:
         return "unchecked", problem
     measured: Measurement = device.measure(MeasureRequest(built, float("inf"), _RULE))
-    if measured.outcome in (Outcome.DEVICE_LOST, Outcome.KILLED):  # which says nothing of the candidate
+    if measured.outcome in (Outcome.DEVICE_LOST, Outcome.KILLED):  # says nothing about the candidate
         raise BenchError(f"the device is lost, the same command goes on: {measured.detail}")
     if measured.outcome is Outcome.WRONG_OUTPUT:
         return "wrong", measured.detail
@@ -207,8 +210,8 @@ def _verdict(device: Device, built: BuildResult, problem: str) -> tuple[str, str
 
 
 def counts(checked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the verdicts by rule, the candidates that are wrong or failed, and how often each reason of a refusal
-    occurs."""
+    """Return the number of each verdict by rule, the first wrong or failed candidates (``faults``), and the most
+    frequent reasons of refusals with their counts (``refusals``)."""
     rules: dict[str, Counter[str]] = defaultdict(Counter)
     for each in checked:
         rules[each["rule"]][each["verdict"]] += 1
@@ -228,7 +231,7 @@ def counts(checked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 @click.option("--precision", type=click.Choice([each.value for each in Precision]))
 @click.option("--per-rule", type=click.IntRange(min=1), default=64, show_default=True)
 def main(model: str, out: Path, fleet: Path, precision: str | None, per_rule: int) -> None:
-    """Prints the counts as one line of JSON, the last line of output."""
+    """Print the counts as one line of JSON, the last line of output."""
     die_with_parent()
     device_class = device_class_of(fleet)
     (config,) = load_fleet(fleet).devices

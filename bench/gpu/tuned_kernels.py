@@ -1,8 +1,8 @@
-"""Our kernels: ``python -m bench.gpu.tuned_kernels MODEL OUT --fleet FILE --budget-secs 240``.
+"""Tunes kernels with our tuner: ``python -m bench.gpu.tuned_kernels MODEL OUT --fleet FILE --budget-secs 240``.
 
-Tunes kernels side by side (:mod:`bench.networks.gpu_kernels`) as one network, and prints the best time of each as one
-line of JSON. Figures come from the records, so that they count where the network around the kernels cannot be compiled,
-and the same command goes on from them where it was cut, for the time that is left (``OUT/runs.jsonl``).
+Tunes independent kernels (:mod:`bench.networks.gpu_kernels`) as one network, and prints the best time of each as one
+line of JSON. The figures come from the records, so they are valid even if the whole network cannot be compiled. If the
+command was interrupted, the same command resumes from the records for the remaining time (``OUT/runs.jsonl``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from fleet_tune.base.records.stores.reader import RecordReader
 
 
 def tune(model: str, out: Path, fleet: Path, budget_secs: float) -> dict[str, Any]:
-    """Tune until the runs in ``out`` have tuned for ``budget_secs``, those of earlier calls included. Returns the
-    figures of :func:`figures`, the seconds of all runs, and why no network was compiled, if there is none. Raises
-    BenchError where nothing was measured, or where the runs that left records in ``out`` are not known."""
+    """Tune until all runs in ``out``, including those of earlier calls, have tuned for ``budget_secs``. Return the
+    figures of :func:`figures`, the seconds of all runs (``elapsed_secs``), and why the last run compiled no network
+    (``reason``, empty if it did).
+
+    Raise BenchError if nothing was measured, or if ``out`` has records of runs that are not in ``runs.jsonl``.
+    """
     import fleet_tune
 
     records, runs = out / "records.db", TuningRuns(out / "runs.jsonl")
@@ -38,7 +41,7 @@ def tune(model: str, out: Path, fleet: Path, budget_secs: float) -> dict[str, An
         try:
             result = fleet_tune.tune(model, out=out, time_budget_secs=left_secs, fleet=fleet, on_progress=runs.note)
             runs.end("; ".join(network.problem for network in result.networks if network.problem))
-        except Exception as error:  # whatever stops the compilation: the records count
+        except Exception as error:  # any failure of the compilation: the records are still valid
             runs.end(f"{type(error).__name__}: {error}"[-500:])
     if not records.exists():
         raise BenchError(f"nothing was measured: {runs.reason or 'no records'}")
@@ -46,9 +49,13 @@ def tune(model: str, out: Path, fleet: Path, budget_secs: float) -> dict[str, An
 
 
 def figures(store: Path, tasks: Mapping[str, Task], begins: Sequence[float]) -> dict[str, Any]:
-    """Return the best verified time of each kernel (``best_secs``, None where there is none) with its operations and
-    trials, and the trials of all runs: how many, those that ran, and these a minute, each run from its beginning in
-    ``begins`` (seconds since 1970, oldest first) to its last trial that ran."""
+    """Return figures of the kernels, and of the trials of all runs.
+
+    ``kernels`` has for each kernel the best verified time (``best_secs``, None without one), its operations (``flop``)
+    and the number of its trials. ``trials`` and ``valid`` are the numbers of all trials and of those that ran.
+    ``valid_per_minute`` counts the time of each run from its start to its last valid trial. ``begins``: starts of the
+    runs, in seconds since 1970, oldest first.
+    """
     with RecordReader(store) as reader:
         of_hash = {task.workload.hash: task.id for task in reader.tasks()}
         kernels = {}
@@ -73,7 +80,7 @@ def figures(store: Path, tasks: Mapping[str, Task], begins: Sequence[float]) -> 
 @click.option("--fleet", type=click.Path(path_type=Path), required=True, help="Fleet file with one device.")
 @click.option("--budget-secs", type=float, required=True)
 def main(model: str, out: Path, fleet: Path, budget_secs: float) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     click.echo(json.dumps(tune(model, out, fleet, budget_secs)))
 

@@ -1,4 +1,4 @@
-"""The runs of a tuning in one folder: the time budget and the figures of one that was cut count all of them."""
+"""The runs of a tuning in one folder. A resumed tuning counts the time of all its runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fleet_tune.base.results import Progress
 
 _EVERY_SECS = 1.0
 _TUNING = ("describing", "tuning", "finishing")
-"""Phases of a run that count as tuning, as MetaSchedule's time counts from its first design space."""
+"""Phases of a run that count as tuning. MetaSchedule's time likewise starts at its first design space."""
 
 
 class TuningRuns:
-    """When each run began and how long it took so far, in ``path``: within a second also where it was killed.
+    """Start and duration of each run, kept in ``path``. The duration of a killed run is known to about a second.
 
-    ``clock``: seconds since 1970.
+    ``clock`` returns seconds since 1970.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -30,34 +30,34 @@ class TuningRuns:
 
     @property
     def begins(self) -> list[float]:
-        """Beginning of each run in seconds since 1970, oldest first."""
+        """Start of each run in seconds since 1970, oldest first."""
         return [float(run["began"]) for run in self._kept.found.values()]
 
     @property
     def tuning_secs(self) -> float:
-        """Seconds of tuning, of all runs."""
+        """Seconds of tuning of all runs together."""
         return float(sum(run["tuning_secs"] for run in self._kept.found.values()))
 
     @property
     def elapsed_secs(self) -> float:
-        """Seconds of all runs, from the start of each to its end."""
+        """Seconds of all runs together, each from its start to its end."""
         return float(sum(run["secs"] for run in self._kept.found.values()))
 
     @property
     def reason(self) -> str:
-        """Reason for which the last run compiled no network; empty if it did."""
+        """Why the last run compiled no network; empty if it did, or if there is no run."""
         runs = list(self._kept.found.values())
         return str(runs[-1]["reason"]) if runs else ""
 
     def begin(self) -> None:
-        """Begin a run."""
+        """Start a run."""
         self._key = f"run {len(self._kept.found) + 1}"
         self._tuning_from = None
         self._run = {"began": self._clock(), "secs": 0.0, "tuning_secs": 0.0, "reason": "it was cut"}
         self._kept.add(self._key, self._run)
 
     def note(self, progress: Progress) -> None:
-        """Keep how far the run has come, at most once a second."""
+        """Note the progress of the run, and write it at most once a second."""
         if progress.phase in _TUNING:
             if self._tuning_from is None:
                 self._tuning_from = progress.elapsed_secs

@@ -1,4 +1,5 @@
-"""What a check says of a candidate (:mod:`bench.gpu.sketch_rules`). It needs no TVM."""
+"""Verdicts of a check on a candidate (:mod:`bench.gpu.sketch_rules`). This module imports no TVM."""
 
 VERDICTS = ("right", "wrong", "refused", "failed", "unchecked")
-"""``refused``: not built. ``failed``: built, and it did not run. ``unchecked``: its task's oracle did not run."""
+"""``refused``: not built. ``failed``: built, but did not run. ``unchecked``: there is no output of its task's oracle to
+compare with."""

@@ -1,12 +1,14 @@
-"""Packages for a GPU machine without a network: fetched on a machine that has one, carried over, installed there.
+"""Packages for a GPU machine without a network: fetched on a machine with a network, copied over, installed there.
 
-Here, in the environment that the project runs in: ``python -m bench.gpu.wheels fetch FOLDER --have LIST`` fetches the
-wheels of what the project needs there (its extras ``tune``, ``cuda`` and ``gpu``) and LIST, a ``pip freeze`` of that
-machine, lacks, in the versions of ``requirements.lock``. It puts them into ``FOLDER/load-1``; with ``--load-mb N`` into
-``load-1``, ``load-2`` and so on of at most N MB each, and a file that is larger is split.
+On the machine with a network, in the project's environment: ``python -m bench.gpu.wheels fetch FOLDER --have LIST``
+fetches the wheels of the packages that the project needs (with its extras ``tune``, ``cuda`` and ``gpu``) and LIST
+lacks, in the versions of the lock files. LIST is a ``pip freeze`` of the GPU machine. The wheels go into
+``FOLDER/load-1``. With ``--load-mb N`` they go into ``load-1``, ``load-2`` and so on, at most N MB each; larger files
+are split.
 
-There: ``python bench/gpu/wheels.py install FOLDER TARGET`` checks the loads, joins the parts and installs all into
-TARGET without an index; ``PYTHONPATH=TARGET`` finds them. It needs nothing but Python and pip.
+On the GPU machine: ``python bench/gpu/wheels.py install FOLDER TARGET`` checks the loads, joins split files and
+installs all packages into TARGET without an index. ``PYTHONPATH=TARGET`` makes them importable. This command needs only
+Python and pip.
 """
 
 from __future__ import annotations
@@ -28,21 +30,24 @@ _ROOT = Path(__file__).resolve().parents[2]
 _LOCKS = ("requirements.lock", ".ci/cuda.txt")
 _MANIFEST = "manifest.json"
 _GLIBC = range(39, 16, -1)
-"""Minor versions of glibc whose wheels fit that machine, the newest first: pip wants each platform named."""
+"""Minor versions of glibc whose wheels fit the GPU machine, newest first: pip needs the name of each platform."""
 
 
 class WheelError(Exception):
-    """What is wrong, and what to do."""
+    """A failure. The message says what is wrong and what to do."""
 
 
 def canonical(name: str) -> str:
-    """Return the one spelling of a package's name."""
+    """Return the normalised spelling of a package's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def needed(have: Iterable[str], root: str = "fleet-tune", extras: Iterable[str] = EXTRAS) -> list[str]:
-    """Return the packages that ``root`` with its extras needs and ``have`` lacks, by what is installed here. What a
-    package of ``have`` needs is taken to be there too."""
+    """Return the packages that ``root`` with its extras needs and ``have`` lacks, sorted.
+
+    The requirements are read from the packages that are installed on this machine. The requirements of a package in
+    ``have`` are assumed to be on the other machine too.
+    """
     from packaging.requirements import Requirement
 
     there = {canonical(name) for name in have}
@@ -67,7 +72,7 @@ def needed(have: Iterable[str], root: str = "fleet-tune", extras: Iterable[str] 
 
 
 def locked(root: Path = _ROOT) -> dict[str, str]:
-    """Return the versions of the project's lock files, by name."""
+    """Return the versions in the project's lock files by package name."""
     versions = {}
     for file in _LOCKS:
         for line in (root / file).read_text().splitlines():
@@ -78,7 +83,10 @@ def locked(root: Path = _ROOT) -> dict[str, str]:
 
 
 def pinned(names: Iterable[str], versions: Mapping[str, str]) -> list[str]:
-    """Return ``name==version`` of each. Raises WheelError for a package that no lock file has."""
+    """Return ``name==version`` of each package, with the installed version of a package that is not in ``versions``.
+
+    Raise WheelError for a package that is neither in ``versions`` nor installed.
+    """
     unknown = [name for name in names if name not in versions and not _installed(name)]
     if unknown:
         raise WheelError(f"{', '.join(unknown)}: no version in {' or '.join(_LOCKS)}; install them here first")
@@ -94,7 +102,7 @@ def _installed(name: str) -> bool:
 
 
 def download(requirements: Sequence[str], folder: Path) -> None:
-    """Fetch the wheels for that machine, without what they need in turn. Raises WheelError."""
+    """Fetch wheels for the GPU machine into ``folder``, without their dependencies. Raise WheelError if pip fails."""
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in _GLIBC]
     platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
     chosen = [part for platform in platforms for part in ("--platform", platform)]
@@ -105,8 +113,11 @@ def download(requirements: Sequence[str], folder: Path) -> None:
 
 
 def pack(wheels: Path, folder: Path, load_bytes: int = sys.maxsize) -> list[Path]:
-    """Put the files of ``wheels`` into loads in ``folder`` of at most ``load_bytes`` each, and return these; the first
-    has the manifest."""
+    """Put the wheels in ``wheels`` into loads (folders ``load-N``) in ``folder``, and return the loads.
+
+    The wheels of a load have at most ``load_bytes`` together. The first load also has the manifest. Old loads in
+    ``folder`` are removed.
+    """
     for old in folder.glob("load-*"):
         shutil.rmtree(old)
     manifest: dict[str, dict[str, object]] = {}
@@ -129,7 +140,7 @@ def pack(wheels: Path, folder: Path, load_bytes: int = sys.maxsize) -> list[Path
 
 
 def _filled(parts: Sequence[tuple[str, bytes]], load_bytes: int) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield parts in loads, the largest first into the first with room."""
+    """Yield the parts of each load: each part, the largest first, goes into the first load with room for it."""
     loads: list[list[tuple[str, bytes]]] = []
     for part in sorted(parts, key=lambda each: -len(each[1])):
         room = (load for load in loads if sum(len(body) for _, body in load) + len(part[1]) <= load_bytes)
@@ -142,8 +153,10 @@ def _filled(parts: Sequence[tuple[str, bytes]], load_bytes: int) -> Iterator[lis
 
 
 def join(folder: Path, wheels: Path) -> list[Path]:
-    """Join the loads in ``folder`` into files of ``wheels``, and return these. Raises WheelError, naming the parts that
-    are missing."""
+    """Join the loads in ``folder`` into wheels in the folder ``wheels``, and return the wheels.
+
+    Raise WheelError if the manifest or parts are missing, or if a wheel is damaged.
+    """
     manifests = list(folder.glob(f"load-*/{_MANIFEST}"))
     if not manifests:
         raise WheelError(f"{folder} has no load with {_MANIFEST}: take load-1 there first")
@@ -162,7 +175,7 @@ def join(folder: Path, wheels: Path) -> list[Path]:
 
 
 def install(folder: Path, target: Path) -> None:
-    """Join the loads in ``folder`` and install them into ``target``. Raises WheelError."""
+    """Join the loads in ``folder`` and install them into ``target``. Raise WheelError if either fails."""
     wheels = join(folder, folder / "joined")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade"]
     if subprocess.run([*command, "--target", str(target), *map(str, wheels)]).returncode:
@@ -179,7 +192,7 @@ def _fetch(folder: Path, have: Path, others: Sequence[str], load_bytes: int) -> 
 
 
 def _megabytes(text: str) -> int:
-    """Return the bytes of a number of MB. Raises ArgumentTypeError for what is none, or less than 1."""
+    """Return a number of MB in bytes. Raise ArgumentTypeError for text that is not a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of MB: give 1 or more")
     return int(text) * 1_000_000

@@ -1,1 +1,1 @@
-"""Latency of tuned networks and operators beside the frameworks'."""
+"""Latency of tuned networks and operators compared with frameworks."""

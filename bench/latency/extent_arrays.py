@@ -1,8 +1,8 @@
-"""Writes what a network with a dynamic dimension takes and computes at sampled extents.
+"""Writes the inputs and expected outputs of a network with a dynamic dimension at sampled extents.
 
 ``python -m bench.latency.extent_arrays MODEL FOLDER --shapes "n=1..32; n=1:0.7,8:0.3"`` writes a file of
-:mod:`devices.networks.frameworks.array_file` for each into the folder, and prints one line of JSON: the fields of
-:class:`bench.latency.shape_sides.Sampled`.
+:mod:`devices.networks.frameworks.array_file` for each sampled extent into the folder, and prints one line of JSON: the
+fields of :class:`bench.latency.shape_sides.Sampled`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fleet_tune.base.shapes.shapes import parse_shapes
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.option("--shapes", help="Bounds, and weights behind a semicolon; else those of the network.")
 def main(model: str, folder: Path, shapes: str | None) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the fields as one line of JSON, the last line of output."""
     die_with_parent()
     try:
         file, function = locate(model)

@@ -1,4 +1,4 @@
-"""The networks of the float32 table together: how far they are ahead of the best framework for each tuning time."""
+"""Summary of the float32 table: the speed of all networks relative to the best framework for each tuning time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.saved_result import SavedResult
 from bench.tables import markdown, section_link
 
 LABEL = "f32-"
-"""How the labels of results begin that belong to the table."""
+"""Prefix of the labels of results that belong to the table."""
 
 
 def is_float32_row(saved: SavedResult) -> bool:
@@ -19,9 +19,10 @@ def is_float32_row(saved: SavedResult) -> bool:
 
 
 def float32_summary(results: Sequence[SavedResult]) -> str:
-    """A row for each network with its ratio for each tuning time, and one with the geometric means of the columns.
+    """Return a table with a row for each network, a column for each tuning time, and a last row with the geometric mean
+    of each column. A cell is the time of the best framework divided by ours.
 
-    Empty where there is no such result.
+    Return an empty string if there is no such result.
     """
     found: defaultdict[str, dict[float, SavedResult]] = defaultdict(dict)
     for saved in filter(is_float32_row, results):

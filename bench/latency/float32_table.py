@@ -1,9 +1,9 @@
-"""Takes the rows of the float32 table: networks of torchvision and transformers against the frameworks, and their
+"""Measures the rows of the float32 table: networks of torchvision and transformers against the frameworks, and their
 operators.
 
 ``python -m bench.latency.float32_table --budget 600`` runs and saves ``bench network-latency`` for each network, and
-``bench per-op`` for what was tuned. Rows that were saved at this commit are not taken again: the same command goes on
-where it was interrupted. Name networks to take some alone.
+``bench per-op`` for the tuned network. Rows that were saved at this commit are not measured again, so the same command
+resumes an interrupted one. Arguments select networks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FINISH_SECS = 1800.0
 
 
 def commands(network: str, budget_secs: float) -> Iterator[tuple[str, list[str]]]:
-    """Yield the key of each result of a row, and the arguments of ``python`` that take it."""
+    """Yield the key of each result of a row, and the arguments of ``python`` that measure and save it."""
     name = f"{LABEL}{network.replace('_', '-')}-{budget_secs:g}"
     out = str(Path("bench-out") / name)
     common = ["--model", f"bench/networks/public_networks.py:{network}", "--save", "--label", name, "--json"]
@@ -48,9 +48,9 @@ def commands(network: str, budget_secs: float) -> Iterator[tuple[str, list[str]]
 
 
 def take(networks: Sequence[str], budget_secs: float, results: Path = RESULTS) -> None:
-    """Take the rows that were not saved at this commit. A network that fails does not keep the others from theirs.
+    """Measure and save the rows that were not saved at this commit. If a network fails, the others are still measured.
 
-    Raises :class:`BenchError` in the end if one failed.
+    Raise :class:`BenchError` at the end if one failed.
     """
     failed = []
     for network in networks:
@@ -78,7 +78,7 @@ def _is_of_this_commit(saved: SavedResult) -> bool:
 @click.argument("networks", nargs=-1, type=click.Choice(NETWORKS))
 @click.option("--budget", "budget_secs", type=float, default=600.0, show_default=True, help="Seconds of tuning.")
 def main(networks: tuple[str, ...], budget_secs: float) -> None:
-    """Takes and saves the rows of the float32 table."""
+    """Measure and save the rows of the float32 table."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the benchmark that runs
     take(networks or NETWORKS, budget_secs)
 

@@ -1,4 +1,4 @@
-"""Draws the front of latency against error from a result of ``bench network-latency --precision``.
+"""Draws the Pareto front of latency and error from a result of ``bench network-latency --precision``.
 
 ``python -m bench.latency.latency_front bench/results/network-latency.json``; needs matplotlib (``pip install
 .[bench]``).
@@ -19,7 +19,10 @@ from bench.saved_result import read_result
 
 
 def draw(details: Mapping[str, Any], path: Path) -> None:
-    """Draw a point for each precision. The points that no other one is better than in both are joined."""
+    """Draw a point for each precision into ``path``. A line joins the points of the Pareto front.
+
+    Raise BenchError if the result has only one precision.
+    """
     points = front(details)
     if len(points) < 2:
         raise BenchError("the result has one precision: run the benchmark with --precision bf16, for example")
@@ -28,7 +31,7 @@ def draw(details: Mapping[str, Any], path: Path) -> None:
     errors = [error for _, _, error in points]
     for number, (name, secs, error) in enumerate(points):
         axes.plot(error, 1e3 * secs, "o", color="#c1272d")
-        # The fastest come first, and lie near each other: their names stand to the right and to the left in turn.
+        # Points are sorted by latency, and neighbours are close: their names alternate between the right and the left.
         to_the_left = number % 2 == 1 and error > min(errors)
         side, shift = ("right", -7) if to_the_left else ("left", 7)
         axes.annotate(name, (error, 1e3 * secs), textcoords="offset points", xytext=(shift, -4), ha=side)
@@ -49,7 +52,7 @@ def draw(details: Mapping[str, Any], path: Path) -> None:
 @click.argument("result", type=click.Path(exists=True, path_type=Path))
 @click.option("--images", type=click.Path(path_type=Path), default=IMAGES, help="Folder for the SVG file.")
 def main(result: Path, images: Path) -> None:
-    """Draws front.svg from a saved result."""
+    """Draw NAME-front.svg from the saved result NAME.json."""
     path = images / f"{result.stem}-front.svg"
     draw(read_result(result).result["details"], path)
     click.echo(path)

@@ -1,8 +1,8 @@
 """Loads a compiled network and runs it once on a set of inputs, in a process of its own.
 
-``python -m bench.latency.load_process FOLDER ARRAYS`` prints one line of JSON: seconds of loading and of the first run,
-and MiB of memory: of the whole process at most, and how far that is above what it had before it loaded the network.
-Linux only: memory is read from ``/proc/self``.
+``python -m bench.latency.load_process FOLDER ARRAYS`` prints one line of JSON: the seconds of loading and of the first
+run, the peak resident memory of the process in MiB (``peak_mib``), and the part of the peak above the memory before
+loading (``network_mib``). Linux only: memory is read from ``/proc/self``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _resident_mib(field: str) -> float:
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.argument("arrays", type=click.Path(exists=True))
 def main(folder: Path, arrays: str) -> None:
-    """Prints the figures as one line of JSON."""
+    """Print the figures as one line of JSON."""
     die_with_parent()
     inputs, _ = read_arrays(arrays)
     before = _resident_mib("VmRSS")

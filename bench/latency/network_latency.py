@@ -1,14 +1,14 @@
 """Latency of a tuned network against PyTorch eager, torch.compile with freezing, ONNX Runtime and OpenVINO.
 
-The network is ``file.py:function`` or an ONNX file, a quantised one for example (:mod:`bench.networks.quantise`), which
-PyTorch cannot run. Peers that are not installed are named in the result.
+The network is ``file.py:function`` or an ONNX file, for example a quantised one (:mod:`bench.networks.quantise`).
+PyTorch is no peer of an ONNX file. The result names peers that are not installed.
 
-Each side is a process of its own with the same number of threads. They are timed in turn, a short block each, with a
-pause before every block so that the threads of the one before have gone to sleep; the figures are medians over all
-single runs of all blocks.
+A side is our network or a framework. Each side runs in its own process with the same number of threads. The sides are
+timed in turn, in short blocks. A pause before each block lets the threads of the previous side go to sleep. The figures
+are medians over all single runs of all blocks.
 
-``--precision`` tunes the network once more for each precision, and times it as one more side: the front of latency
-against error, of which ``python -m bench.latency.latency_front`` draws a picture.
+``--precision`` tunes the network once more for each precision, and times it as another side. The result is a front of
+latency against error; ``python -m bench.latency.latency_front`` draws it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _NAMES = {
     "openvino-f32": "OpenVINO, float32",
 }
 
-# Errors of a side that computes in fewer bits are larger than those of the same one in float32 by this factor at least.
+# The error of OpenVINO in a lower precision is more than this factor larger than its error in float32.
 _LOWER_PRECISION = 10
-# Thread pools of the sides spin for a while after their last run.
+# The thread pool of a side spins for a while after its last run.
 _SETTLE_SECS = 0.3
 
 
@@ -61,12 +61,20 @@ def measure_sides(
     fewest_runs: int | None = None,
     unchecked: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Times ``sides`` on ``model`` in turn; per side the spread of the seconds per run and what it said when ready.
+    """Time ``sides`` on ``model`` in turn. Return for each side the spread of the seconds per run (``secs``), and the
+    fields that its process reported when it was ready.
 
-    ``folders``: where the compiled network is, for the sides that have one. ``kinds``: what those sides are that have
-    names of their own (of :mod:`bench.peers.frameworks`). ``low_precision``: sides that compute in fewer bits.
-    ``fewest_runs``: of a block, for sides that may be slow. ``unchecked``: sides that are timed whatever their outputs
-    are."""
+    Args:
+        model: ``file.py:function`` or an ONNX file.
+        sides: names of the sides: kinds of :mod:`bench.peers.frameworks`, or keys of ``kinds``.
+        folders: folder of the compiled network, for the sides that have one.
+        rounds: blocks of each side.
+        block_secs: length of a block.
+        kinds: kind of each side whose name is not its kind.
+        low_precision: sides that compute in a lower precision.
+        fewest_runs: least runs of a block, for sides that may be slow.
+        unchecked: sides that are timed whatever their outputs are.
+    """
     threads = cores()
     with ExitStack() as stack:
         running: dict[str, Conversation] = {}
@@ -115,10 +123,10 @@ def run(
     seed: int,
     precisions: Sequence[str] = (),
 ) -> BenchResult:
-    """Tunes ``model`` for ``budget_secs`` (into ``out``, or a folder that is thrown away), and once more for each
-    precision (into a folder beside it), then times all sides.
+    """Tune ``model`` for ``budget_secs`` into ``out`` (None: a temporary folder), and once more for each precision into
+    a folder next to it. Then time all sides.
 
-    ``ours`` and ``peer`` (the fastest framework) are median milliseconds of one run; all are in the details.
+    ``ours`` and ``peer`` (the fastest framework) are median milliseconds of one run. The details have all sides.
     """
     with ExitStack() as stack:
         if out is None:
@@ -157,7 +165,7 @@ def _tuned(model: str, out: Path, budget_secs: float, seed: int, precision: str 
 
 
 def _peers(model: str) -> tuple[str, ...]:
-    """The frameworks that can run the network and are installed."""
+    """Return the frameworks that can run the network and are installed."""
     peers = ("ort",) if model.endswith(".onnx") else PEERS
     return (*peers, *_OPENVINO) if find_spec("openvino") else peers
 
@@ -165,10 +173,10 @@ def _peers(model: str) -> tuple[str, ...]:
 def latency_result(
     model: str, medians: Mapping[str, float], details: Mapping[str, Any], sides: Mapping[str, Any]
 ) -> BenchResult:
-    """The benchmark's result from the median seconds of ``ours``, of our precisions and every peer.
+    """Return the benchmark's result from the median seconds of ``ours``, of our precisions and of every peer.
 
-    The peer is the fastest framework that keeps the network's precision: not OpenVINO as it comes where that computes
-    in bfloat16.
+    The peer is the fastest framework that keeps the network's precision. OpenVINO with its default settings is excluded
+    if it computes in bfloat16.
     """
     others = [side for side in medians if side != "ours"]
     lower = {*details.get("precisions", {})}
@@ -192,7 +200,7 @@ def latency_result(
 
 
 def front(details: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """Name, median seconds and largest relative error of the network as it is and in each precision, the fastest
+    """Return name, median seconds and largest relative error of the network as it is and in each precision, the fastest
     first."""
     sides = {"as it is": "ours", **{name: name for name in details.get("precisions", {})}}
     points = [(name, details["sides"][side]) for name, side in sides.items()]

@@ -1,8 +1,8 @@
-"""Single operators: ours against MetaSchedule for the same time, and against the best of the frameworks.
+"""Single operators: ours against MetaSchedule with the same tuning time, and against the best of the frameworks.
 
-Every operator of :mod:`bench.networks.operator_modules` is a network of its own, which both tuners get for the same
-time from a standing start; then all sides are timed in turn as in :mod:`bench.latency.network_latency`. Where a side
-cannot do an operator, the reason stands in its place, and the others are compared.
+Every operator of :mod:`bench.networks.operator_modules` is a network of its own. Both tuners tune it for the same time
+without earlier records. Then all sides are timed in turn as in :mod:`bench.latency.network_latency`. If a side cannot
+run an operator, ``failures`` has the reason, and the other sides are compared.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 
 TUNERS = ("ours", "metaschedule")
 
-# What was asked: nowhere slower than MetaSchedule, nowhere above 1.5 times the best framework's time. Timings of equal
-# programs differ by a few per cent from process to process.
+# Requirements: no operator is slower than MetaSchedule's, and none takes more than 1.5 times the best framework's time.
+# The factor for MetaSchedule is above 1 because timings of equal programs differ by a few per cent between processes.
 _SAME = 1.05
 _BEHIND = 1.5
 
@@ -37,13 +37,14 @@ _BEHIND = 1.5
 def run(
     names: Sequence[str], budget_secs: float, rounds: int, block_secs: float, seed: int, parts: Path | None = None
 ) -> BenchResult:
-    """Each operator of ``names`` (all where there is none), tuned for ``budget_secs`` by each tuner.
+    """Tune each operator of ``names`` (empty: all operators) for ``budget_secs`` with each tuner, and time all sides.
 
-    The whole takes hours: with a folder ``parts`` each operator's figures are kept in a file there, and what is there
-    is not measured again. Each operator is compared within minutes of its own, so that parts of several times count
-    as well. Raises :class:`BenchError` where a part was measured with other settings.
+    All operators together take hours. With a folder ``parts``, each operator's figures are kept in a file there, and
+    operators that have a file are not measured again. The sides of one operator are timed together, so files from
+    different days can be combined. Raise :class:`BenchError` if a file was measured with other settings, or if no
+    operator was compiled by both tuners.
 
-    ``ours`` and ``peer`` (MetaSchedule) are geometric means of median milliseconds over the operators that both do.
+    ``ours`` and ``peer`` (MetaSchedule) are geometric means of median milliseconds over the operators that both run.
     """
     settings = {"budget_secs": budget_secs, "rounds": rounds, "block_secs": block_secs, "seed": seed}
     figures: dict[str, Any] = {}
@@ -69,7 +70,10 @@ def _read_part(part: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def operators_result(figures: Mapping[str, Mapping[str, Any]], budget_secs: float) -> BenchResult:
-    """The benchmark's result from the ``median_ms`` and ``ratios`` of every operator."""
+    """Return the benchmark's result from the ``median_ms`` and ``ratios`` of every operator.
+
+    Raise :class:`BenchError` if no operator was compiled by both tuners.
+    """
     both = [f["median_ms"] for f in figures.values() if all(tuner in f["median_ms"] for tuner in TUNERS)]
     if not both:
         raise BenchError(f"no operator was compiled by both tuners: {figures}")
@@ -89,7 +93,7 @@ def _operator(name: str, budget_secs: float, rounds: int, block_secs: float, see
     failures: dict[str, str] = {}
 
     def attempt(side: str, act: Callable[..., dict[str, Any]], *args: Any, **options: Any) -> dict[str, Any]:
-        """Empty where the side fails, which is noted."""
+        """Return the figures; empty if the side fails. The reason is then in ``failures``."""
         try:
             return act(*args, **options)
         except BenchError as error:
@@ -105,7 +109,7 @@ def _operator(name: str, budget_secs: float, rounds: int, block_secs: float, see
         }
         tuning = {tuner: attempt(tuner, _tuned, command, budget_secs) for tuner, command in commands.items()}
         sides = [tuner for tuner in TUNERS if tuning[tuner]] + list(PEERS)
-        # One by one first: a side that cannot run must not take the others along.
+        # Each side alone first: a side that cannot run must not stop the others.
         once: dict[str, Any] = {"folders": folders, "rounds": 1, "block_secs": 0.05}
         able = [side for side in sides if attempt(side, measure_sides, model, [side], **once)]
         together: dict[str, Any] = {"folders": folders, "rounds": rounds, "block_secs": block_secs}
@@ -125,7 +129,7 @@ def _tuned(args: Sequence[str], budget_secs: float) -> dict[str, Any]:
 
 
 def ratios(medians: Mapping[str, float]) -> dict[str, float]:
-    """Our time divided by MetaSchedule's and by the best framework's: below 1 is better for us."""
+    """Return our time divided by MetaSchedule's and by the best framework's. Ours is faster if a ratio is below 1."""
     if "ours" not in medians:
         return {}
     frameworks = [medians[side] for side in PEERS if side in medians]
@@ -136,7 +140,7 @@ def ratios(medians: Mapping[str, float]) -> dict[str, float]:
 
 
 def _above(figures: Mapping[str, Any], peer: str, limit: float) -> bool:
-    """Return true if ours is slower than ``peer``, or has no figure at all."""
+    """Return true if our time is more than ``limit`` times that of ``peer``, or if we have no time."""
     if "ours" not in figures["median_ms"]:
         return True
     return peer in figures["ratios"] and figures["ratios"][peer] > limit

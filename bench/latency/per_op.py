@@ -1,11 +1,11 @@
-"""The time of each operator of a tuned network beside the same operator's in ONNX Runtime and OpenVINO.
+"""The time of each operator of a tuned network compared with the same operator in ONNX Runtime and OpenVINO.
 
-Ours are the times of the kernels in the network, as its manifest has them; theirs are from their profilers, on the same
-number of threads. Operators are the same if they are of one kind and their outputs have the same extents, whatever
-their layout: each framework names and fuses them in its own way. What runs several times is one row with its sum. The
-rows that we lose most on come first.
+Our times are those of the kernels in the network, from its manifest. The frameworks' times are from their profilers,
+with the same number of threads. Each framework names and fuses operators in its own way, so two operators count as the
+same if they have the same kind and their outputs have the same extents in any layout. A row has the sum over all calls
+of an operator. The rows with our largest losses come first.
 
-The search times kernels alone. How far that tells their time in the network stands below the table.
+The search times each kernel alone. A line below the table says how well these times predict the times in the network.
 """
 
 from __future__ import annotations
@@ -40,25 +40,29 @@ _KINDS = {
     "mean or sum": ("mean", "reduce"),
     "layout": ("transpose", "reorder", "reshape", "squeeze", "concat", "split", "slice", "pad", "gather", "take"),
 }
-"""Words in the names of operators, by kind; the first that fits counts. All others are element-wise."""
+"""Words in the names of operators, by kind. The first match counts. Operators without a match are element-wise."""
 _ELEMENT_WISE = "element-wise"
 
 Key = tuple[str, tuple[int, ...]]
 
 
 def kind_of(name: str) -> str:
-    """The kind of an operator from its name in any framework, fused ones by their main part."""
+    """Return the kind of an operator from its name in any framework; of a fused operator, the kind of its main part."""
     plain = name.lower()
     return next((kind for kind, words in _KINDS.items() if any(word in plain for word in words)), _ELEMENT_WISE)
 
 
 def key_of(name: str, shape: Iterable[int]) -> Key:
-    """What makes operators of two frameworks the same: the kind, and the extents of the output above 1, sorted."""
+    """Return a key that is equal for the same operator in two frameworks: its kind, and the output's extents above 1,
+    sorted."""
     return kind_of(name), tuple(sorted(extent for extent in shape if extent > 1))
 
 
 def ours_of(manifest: Mapping[str, Any]) -> dict[Key, float]:
-    """Seconds of a run in the network of a manifest. Raises :class:`BenchError` where its kernels were not timed."""
+    """Return our seconds of each operator in one run of a network, from its manifest.
+
+    Raise :class:`BenchError` if the kernels of the network were not timed.
+    """
     timed = manifest.get("in_network")
     if not timed:
         raise BenchError("the kernels of this network were not timed: tune it on this machine")
@@ -70,8 +74,8 @@ def ours_of(manifest: Mapping[str, Any]) -> dict[Key, float]:
 
 
 def alone_against_in_network(manifest: Mapping[str, Any]) -> dict[str, float]:
-    """How well the times of the kernels alone tell those in the network: ``rank_correlation`` (Spearman) over the
-    kernels, and ``sum``, the time of all calls alone relative to that in the network."""
+    """Return how well the times of the kernels alone predict those in the network: ``rank_correlation`` (Spearman) over
+    the kernels, and ``sum``, the time of all calls alone divided by their time in the network."""
     kernels = [each for each in manifest["in_network"]["kernels"] if each["alone_secs"] is not None]
     alone, in_network, calls = (np.array([each[name] for each in kernels]) for name in ("alone_secs", "secs", "calls"))
     return {
@@ -81,7 +85,10 @@ def alone_against_in_network(manifest: Mapping[str, Any]) -> dict[str, float]:
 
 
 def theirs_of(operators: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
-    """Seconds of a run from the operators of a profile (:mod:`bench.peers.operator_times`)."""
+    """Return a framework's seconds of each operator in one run.
+
+    ``operators``: its profile (:mod:`bench.peers.operator_times`).
+    """
     found: defaultdict[Key, float] = defaultdict(float)
     for each in operators:
         found[key_of(each["kind"], each["shape"])] += each["secs"]
@@ -89,8 +96,9 @@ def theirs_of(operators: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
 
 
 def rows_of(ours: Mapping[Key, float], peers: Mapping[str, Mapping[Key, float]]) -> list[dict[str, Any]]:
-    """A row for each operator, with the seconds of each side (None: it has no such operator) and what we lose against
-    the fastest of those that have it; the largest loss first."""
+    """Return a row for each operator, the largest loss first. A row has the seconds of each side (None: the side has no
+    such operator), and as ``loss`` our seconds minus those of the fastest framework. A missing time counts as 0 in the
+    loss."""
     rows = []
     for key in {*ours, *(key for each in peers.values() for key in each)}:
         theirs = {side: times.get(key) for side, times in peers.items()}
@@ -102,9 +110,10 @@ def rows_of(ours: Mapping[Key, float], peers: Mapping[str, Mapping[Key, float]])
 
 
 def run(model: str, folder: Path | None, budget_secs: float, runs: int) -> BenchResult:
-    """Profile ``model``, as it was tuned into ``folder``, or is tuned now for ``budget_secs``.
+    """Profile ``model`` as it was tuned into ``folder``. Without a folder, tune it first for ``budget_secs``.
 
-    ``ours`` and ``peer`` (the fastest framework) are milliseconds of a whole run.
+    ``ours`` and ``peer`` (the fastest framework) are milliseconds of a whole run. ``runs``: runs of each framework.
+    Raise :class:`BenchError` if the folder has no compiled network or its kernels were not timed.
     """
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as new:
         if folder is None:

@@ -13,12 +13,12 @@ DYNAMIC = "dynamic"
 FIXED = "fixed"
 """Name of the networks that are tuned for one extent alone."""
 MOST_EXTENTS = 8
-"""Extents at which a network is timed, at most."""
+"""Largest number of extents at which a network is timed."""
 
 
 def sampled_extents(weights: Weights, most: int = MOST_EXTENTS) -> Weights:
-    """Return at most ``most`` of the extents, both ends among them and the others evenly between. The weight of one
-    that is left out goes to the nearest by ratio."""
+    """Return at most ``most`` of the extents, with their weights: both ends, and the others evenly spaced by position.
+    The weight of an omitted extent is added to the returned extent that is nearest by ratio."""
     if len(weights) <= most:
         return weights
     places = (round(at * (len(weights) - 1) / (most - 1)) for at in range(most))
@@ -29,13 +29,13 @@ def sampled_extents(weights: Weights, most: int = MOST_EXTENTS) -> Weights:
 
 
 def median_of(extent: Mapping[str, Any], side: str) -> float | None:
-    """Return the median seconds of a side at an extent of the result; None where it does not run."""
+    """Return the median seconds of a side at an extent of the result; None if the side does not run there."""
     secs = extent["sides"][side].get("secs")
     return None if secs is None else float(secs["median"])
 
 
 def weighted_mean(extents: Sequence[Mapping[str, Any]], side: str) -> float | None:
-    """Return the mean of a side's medians over the distribution; None where it does not run at every extent."""
+    """Return the weighted mean of a side's medians over the extents; None if it does not run at every extent."""
     medians = [median_of(each, side) for each in extents]
     ran = [median for median in medians if median is not None]
     if len(ran) < len(medians):
@@ -45,5 +45,5 @@ def weighted_mean(extents: Sequence[Mapping[str, Any]], side: str) -> float | No
 
 
 def best_of(secs: Mapping[str, float | None], sides: Sequence[str]) -> float | None:
-    """Return the least of the seconds of ``sides``; None where none of them runs."""
+    """Return the least of the seconds of ``sides``; None if no side runs."""
     return min((each for side in sides if (each := secs[side]) is not None), default=None)

@@ -1,9 +1,9 @@
 """Latency of one tuned network over the extents of its dynamic dimension, against the frameworks with the same
 dimension: ONNX Runtime, OpenVINO, torch.compile and PyTorch eager.
 
-The network is tuned once, for a distribution of extents. All sides are then timed in turn at eight extents at most, and
-the figure is the mean over the distribution. ``--alone`` tunes the network once more for each of these extents, fixed
-to it, and times that one too: what is lost by tuning for all at once, and what it saves.
+The network is tuned once for a distribution of extents. Then all sides are timed in turn at up to eight extents, and
+the result is the mean over the distribution. ``--alone`` also tunes and times a network with fixed shapes for each of
+these extents. This shows the latency that one tuning for all extents loses, and the tuning time that it saves.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def run(
     seed: int,
     alone: bool,
 ) -> BenchResult:
-    """Tunes ``model`` for ``budget_secs`` (into a folder of ``out``, or one that is thrown away), and with ``alone``
-    once more for each sampled extent, then times all sides.
+    """Tune ``model`` for ``budget_secs`` into a folder in ``out`` (None: a temporary folder), and with ``alone`` once
+    more for each sampled extent. Then time all sides.
 
-    ``ours`` and ``peer`` (the framework with the least mean) are mean milliseconds of one run over the distribution;
-    all are in the details.
+    ``ours`` and ``peer`` (the framework with the least mean) are mean milliseconds of one run over the distribution.
+    The details have all sides. Raise :class:`BenchError` if a compiled network of ours fails or gives wrong outputs.
     """
     asked = asked_shapes(model, shapes, shapes_weights)
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-bench-")))
         reading = ["-m", "bench.latency.extent_arrays", model, str(work), *(["--shapes", asked] if asked else [])]
         sampled = Sampled.read(run_json(reading, env=bench_env(cores()), timeout_secs=_READ_SECS))
-        # Children start in the repository.
+        # Absolute, because child processes start in the repository.
         tunings = Tunings((work / "tunings" if out is None else out).absolute(), model, budget_secs, seed)
         dynamic = tunings.take(DYNAMIC, sampled.shapes)
         others = sampled.extents if alone else ()
@@ -79,9 +79,10 @@ def run(
 
 
 def asked_shapes(model: str, shapes: str | None, shapes_weights: str | None) -> str | None:
-    """Return bounds and weights: those of the options, else those beside the network; None where there are none.
+    """Return the bounds and weights of the options, else those of :mod:`bench.networks.dynamic_extents`; None if there
+    are none.
 
-    Raises :class:`BenchError` for options that are none.
+    Raise :class:`BenchError` for invalid options.
     """
     try:
         given: Shapes | None = shapes_given(shapes, shapes_weights)
@@ -91,7 +92,7 @@ def asked_shapes(model: str, shapes: str | None, shapes_weights: str | None) -> 
 
 
 def _loading(tuned: Mapping[str, Mapping[str, Any]], sampled: Sampled) -> dict[str, Any]:
-    """Return the spreads of seconds and MiB of loading each network and running it once at the largest extent."""
+    """Return the spreads of the seconds and MiB for loading each network and running it once at the largest extent."""
     taken: dict[str, list[Mapping[str, float]]] = {name: [] for name in tuned}
     for _ in range(_LOADS):
         for name, figures in tuned.items():
@@ -102,8 +103,8 @@ def _loading(tuned: Mapping[str, Mapping[str, Any]], sampled: Sampled) -> dict[s
 
 
 def alone_figures(dynamic: Mapping[str, Any], fixed: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the tunings of single extents, their seconds together, and those of the tuning for all extents as a
-    multiple of one of them."""
+    """Return the tunings of single extents, the sum of their seconds (``elapsed_secs``), and the seconds of the tuning
+    for all extents divided by the mean seconds of a single extent's tuning (``times_of_one``)."""
     secs = [each["elapsed_secs"] for each in fixed.values()]
     return {
         "tunings": {extent: {key: each[key] for key in _OF_A_TUNING} for extent, each in fixed.items()},
@@ -118,10 +119,10 @@ def shape_result(
     found: Mapping[int, Mapping[str, Mapping[str, Any]]],
     details: Mapping[str, Any],
 ) -> BenchResult:
-    """The benchmark's result from what :func:`bench.latency.shape_sides.time_sides` returns.
+    """Return the benchmark's result. ``found``: the return value of :func:`bench.latency.shape_sides.time_sides`.
 
-    A framework that does not run at an extent has no mean, and is no peer of the whole; at the other extents it is.
-    Networks of fixed shapes are no peers.
+    A framework that fails at an extent has no mean and cannot be the peer of the whole result. It still counts at the
+    other extents. Networks with fixed shapes are no peers.
     """
     frameworks = sampled.frameworks
     extents = []
@@ -153,8 +154,8 @@ def shape_result(
 
 
 def _ratios(secs: Mapping[str, float | None], frameworks: Sequence[str]) -> dict[str, float | None]:
-    """Return the seconds of the best framework, and of the network that is fixed to the extent if there is one, as
-    multiples of ours."""
+    """Return the seconds of the best framework divided by ours (``ratio``), and those of the network that is fixed to
+    the extent, if there is one, divided by ours (``fixed_ratio``)."""
     ours, best = secs[OURS], best_of(secs, frameworks)
     assert ours is not None, "a network of ours that does not run is an error"
     found = {"ratio": None if best is None else best / ours}

@@ -16,12 +16,12 @@ _LABELS = {FIXED: "fixed to each"}
 
 
 def extent_pictures(result: Mapping[str, Any], key: str) -> dict[str, Callable[[Path], None]]:
-    """Return the picture of a result."""
+    """Return a function by file name that draws the picture of the result ``key`` into a path."""
     return {f"{key}-extents.svg": partial(_draw, result["details"])}
 
 
 def side_lines(details: Mapping[str, Any]) -> dict[str, tuple[list[int], list[float]]]:
-    """Return by name the extents at which a side runs, and its milliseconds there."""
+    """Return for each side, by name, the extents at which it runs and its milliseconds there."""
     lines: dict[str, tuple[list[int], list[float]]] = {}
     for each in details["extents"]:
         for side in each["sides"]:

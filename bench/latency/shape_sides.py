@@ -1,7 +1,7 @@
 """Times a network with a dynamic dimension, networks of fixed shapes and frameworks in turn, at several extents.
 
-Each side is a process of its own of :mod:`devices.networks.frameworks.child`, which compares its outputs with those
-that are expected before it is timed.
+Each side runs in its own process of :mod:`devices.networks.frameworks.child`. The process compares the side's outputs
+with the expected ones before the side is timed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bench.processes import Conversation
 from bench.result import BenchError, interleave, spread
 from devices.networks.frameworks.order import OURS, FrameworkOrder
 
-# Above it a side computes something else, and its time means nothing. Relative to the largest output.
+# Relative to the largest output. A side with a larger error computes something else, so its time is not comparable.
 _LARGEST_ERROR = 1e-3
-# Thread pools of the sides spin for a while after their last run.
+# The thread pool of a side spins for a while after its last run.
 _SETTLE_SECS = 0.3
 _START_SECS = 1800.0
-"""A side is exported, compiled for each extent and warmed up, one after the other."""
+"""Time limit for the start of a side: it is exported, then compiled and warmed up for each extent in turn."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Sampled:
     shapes: str
     """Its bounds and weights."""
     weights: tuple[tuple[int, float], ...]
-    """The extents, ascending, and how often each comes."""
+    """The extents, ascending, with their weights."""
     arrays: tuple[str, ...]
-    """A file for each extent."""
+    """File of inputs and expected outputs for each extent."""
     input_shapes: tuple[tuple[int | str, ...], ...]
-    """Shapes of its inputs, with the dimension's name."""
+    """Shapes of its inputs, with the dimension's name in place of its extent."""
     frameworks: tuple[str, ...]
-    """Those that are installed and may run it."""
+    """Names of the frameworks that are installed and may run it."""
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Sampled:
-        """Return it from the values of a JSON object."""
+        """Return the network from the fields of a JSON object."""
         lists = {name: tuple(map(tuple, fields[name])) for name in ("weights", "input_shapes")}
         return cls(**{**fields, **lists, "arrays": tuple(fields["arrays"]), "frameworks": tuple(fields["frameworks"])})
 
@@ -60,26 +60,26 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Side:
-    """What is timed: a compiled network, or a framework."""
+    """A compiled network or a framework that is timed."""
 
     name: str
-    """Sides with one name have other extents each."""
+    """Sides with the same name have different extents."""
     framework: str
     """Name of a framework, or :data:`OURS`."""
     extents: tuple[int, ...]
-    """Those at which it is timed."""
+    """Extents at which it is timed."""
     folder: Path | None = None
-    """The compiled network."""
+    """Folder of the compiled network; None for a framework."""
 
 
 def time_sides(
     model: str, sides: Sequence[Side], sampled: Sampled, work: Path, *, rounds: int, block_secs: float
 ) -> dict[int, dict[str, dict[str, Any]]]:
-    """Time all sides in turn at each extent, ``rounds`` times a block of ``block_secs``.
+    """Time all sides in turn at each extent, in ``rounds`` blocks of ``block_secs`` each.
 
-    Returns by extent and name of the side the spread of the seconds per run (``secs``) and the ``relative_error``, or
-    the ``problem`` for which it does not run. Raises :class:`BenchError` where a compiled network does not. ``work``: a
-    folder for what the processes are told.
+    Return by extent and side name the spread of the seconds per run (``secs``) and the ``relative_error``. A side that
+    does not run correctly at an extent has a ``problem`` instead. ``work``: folder for the order files of the
+    processes. Raise :class:`BenchError` if a compiled network of ours has a problem.
     """
     with ExitStack() as stack:
         found: dict[int, dict[str, dict[str, Any]]] = {extent: {} for extent in sampled.extents}
@@ -102,7 +102,8 @@ def time_sides(
 def _started(
     model: str, side: Side, sampled: Sampled, work: Path, stack: ExitStack
 ) -> tuple[Conversation | None, list[Mapping[str, Any]]]:
-    """Start the process of a side; also what it tells of each extent."""
+    """Start the process of a side. Return the process (None if it failed) and its report on each extent, in the order
+    of :func:`_order`."""
     threads = cores()
     files = dict(zip(sampled.extents, sampled.arrays, strict=True))
     order = FrameworkOrder(
@@ -127,13 +128,13 @@ def _started(
 
 
 def _order(side: Side) -> list[int]:
-    """Return the extents of a side in the order in which its process first runs them, the largest first: OpenVINO
-    2026.4 computes other numbers of a BERT from then on if it runs one token first."""
+    """Return the extents of a side in the order in which its process first runs them, the largest first. If OpenVINO
+    2026.4 first runs a BERT with one token, all its later outputs differ."""
     return sorted(side.extents, reverse=True)
 
 
 def _judged(side: Side, extent: int, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the error or the problem of a side at an extent. Raises :class:`BenchError` for a problem of ours."""
+    """Return the error or the problem of a side at an extent. Raise :class:`BenchError` for a problem of ours."""
     if "problem" in told:
         problem = str(told["problem"])
     elif told["error"] < _LARGEST_ERROR:

@@ -1,4 +1,4 @@
-"""Table of ``bench shape-latency``, and what stands below it."""
+"""Table of ``bench shape-latency``, and the text below it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from devices.networks.frameworks.order import OURS
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return a row for each extent and one for the mean, what was tuned and loaded, and what does not run."""
+    """Return a table with a row for each extent and one for the mean. Text below it gives the tuning time, the loading
+    figures, and the sides that do not run."""
     details = result["details"]
     extents, alone = details["extents"], "alone" in details
     sides = (OURS, *details["frameworks"])
@@ -34,7 +35,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _lines(details: Mapping[str, Any]) -> list[str]:
-    """Return what stands below the table."""
+    """Return the paragraphs below the table."""
     tuned = f"Milliseconds a run. Tuned once, in {details['tuning']['elapsed_secs']:.0f} s"
     if "alone" in details:
         alone = details["alone"]

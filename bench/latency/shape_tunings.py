@@ -1,7 +1,7 @@
-"""Tunings of a network with a dynamic dimension and of the same one fixed to single extents, kept in a folder.
+"""Tunings of a network with a dynamic dimension, and of the same network fixed to single extents, kept in a folder.
 
-A tuning that has ended is not made again: its figures lie beside its folder. One that was interrupted begins anew, as
-its seconds would not be those of one run.
+A finished tuning is not repeated: its figures are in a file next to its folder. An interrupted tuning starts again from
+nothing, because its time must be that of a single run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FINISH_SECS = 1800.0
 
 @dataclass(frozen=True)
 class Tunings:
-    """Tunings of one network with one budget each."""
+    """Tunings of one network, all with the same budget and seed."""
 
     folder: Path
     model: str
@@ -31,9 +31,9 @@ class Tunings:
 
     def take(self, name: str, shapes: str) -> dict[str, Any]:
         """Return the figures of :mod:`bench.tuning.tune_process` for the network with ``shapes``, tuned into the folder
-        ``name``; those of an earlier call where there are some.
+        ``name``. If an earlier call finished this tuning, return its figures.
 
-        Raises :class:`BenchError` for a folder that holds something else.
+        Raise :class:`BenchError` if the folder holds another tuning or something else.
         """
         out, file = self.folder / name, self.folder / f"{name}.json"
         asked = {"model": self.model, "shapes": shapes, "budget_secs": self.budget_secs, "seed": self.seed}
@@ -45,7 +45,7 @@ class Tunings:
             if kept["figures"] is not None:
                 figures: dict[str, Any] = kept["figures"]
                 return figures
-            shutil.rmtree(out, ignore_errors=True)  # what an interrupted tuning has left
+            shutil.rmtree(out, ignore_errors=True)  # of an interrupted tuning
         elif out.exists():
             raise BenchError(f"{out} is no folder of this benchmark: {elsewhere}")
         self.folder.mkdir(parents=True, exist_ok=True)

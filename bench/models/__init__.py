@@ -1,1 +1,1 @@
-"""Benchmarks of the cost models: how well they rank, what is transferred between tasks and device classes."""
+"""Benchmarks of the cost models: quality of their rankings, and transfer between tasks and device classes."""

@@ -1,6 +1,6 @@
-"""Our cost models on the candidates of a dataset: one task in-domain, or all tasks of another dataset.
+"""Our cost models on the candidates of a dataset: in-domain on one task, or across all tasks of another dataset.
 
-Each function is one piece of work for a process of :mod:`bench.models.cost_model`: it returns plain values.
+The functions run in worker processes of :mod:`bench.models.cost_model`, so they return plain values.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Contender:
     from_analyzer: bool = False
     """True if it starts from the analyzer's prediction."""
     pretrained: bool = False
-    """True if it goes on from a training on the other dataset."""
+    """True if its training starts from a model that was trained on the other dataset."""
 
     @property
     def across(self) -> bool:
-        """True if it predicts tasks that it has no record of."""
+        """True if it can predict tasks of which it has no records."""
         return not self.pretrained and (self.label == ANALYZER or (self.model is not None and self.model.transfers))
 
 
@@ -64,16 +64,16 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender("pacm from the analyzer", PACM, from_analyzer=True),
     Contender("pacm pre-trained", PACM, from_analyzer=True, pretrained=True),
 )
-"""``default``: what a search with ``fleet`` uses: a Gaussian process that starts from the analyzer."""
+"""``default`` is the model of the method ``fleet``: a Gaussian process that starts from the analyzer."""
 
 
 def contenders(labels: tuple[str, ...]) -> tuple[Contender, ...]:
-    """Contenders with these labels, in the order of the comparison."""
+    """Return the contenders with these labels, in the order of the comparison."""
     return tuple(each for each in CONTENDERS if each.label in labels)
 
 
 class TaskFeatures:
-    """The candidates of a task as cost models read them, in the order of the dataset."""
+    """Features of a task's candidates, as cost models read them, in the order of the dataset."""
 
     def __init__(self, data: TaskData) -> None:
         self.data = data
@@ -87,7 +87,7 @@ class TaskFeatures:
         self.features = together.take(np.argsort(order))
 
     def only(self, names: tuple[str, ...]) -> FeatureTable:
-        """The views of these names."""
+        """Return the views of these names."""
         return FeatureTable({name: self.features.view(name) for name in names})
 
 
@@ -118,10 +118,19 @@ def in_domain(
     limit: int | None,
     base: bytes | None,
 ) -> dict[str, dict[str, list[float]]]:
-    """One task and one seed: for every model, by the number of records it learned from (0: all), what its ranking of
-    the test's candidates found (:meth:`Ranked.listed`), and the seconds of its training.
+    """Train and test models on one task with one seed.
 
-    ``base``: the model that the pre-trained contender goes on from.
+    Return for each label and number of records the quality of the model's ranking of the test candidates
+    (:meth:`Ranked.listed`), followed by the seconds of its training.
+
+    Args:
+        path: file of the dataset.
+        at: position of the task.
+        labels: labels of the contenders.
+        counts: numbers of records to learn from; 0: all.
+        seed: seed of the split and of the models.
+        limit: largest number of candidates; None: all.
+        base: bytes of the model from which the pre-trained contender continues.
     """
     task = _task_features(path, at, limit)
     data = task.data
@@ -165,7 +174,7 @@ def _untrained(contender: Contender, seed: int, task: TaskFeatures, base: bytes 
 
 
 def pretrain(path: Path, contender: Contender, count: int, seed: int, limit: int | None) -> bytes:
-    """The contender's model trained on ``count`` random records of every task of a dataset (0: all)."""
+    """Return the contender's saved model, trained on ``count`` random records of every task of a dataset (0: all)."""
     return _trained(path, contender, count, seed, limit).save()
 
 
@@ -186,8 +195,9 @@ def _trained(path: Path, contender: Contender, count: int, seed: int, limit: int
 def across(
     path: Path, other_tasks: Path, contender: Contender, count: int, seed: int, limit: int | None
 ) -> tuple[list[list[float]], float]:
-    """Trained on one dataset, ranking the candidates of every task of another: what it found of each
-    (:meth:`Ranked.listed`), and the seconds of its training."""
+    """Train a contender on ``count`` records of every task of one dataset (0: all), and let it rank the candidates of
+    every task of another dataset. Return the quality for each of the other tasks (:meth:`Ranked.listed`), and the
+    seconds of the training."""
     tasks = _all_task_features(other_tasks, limit)
     began = time.perf_counter()
     model = None if contender.model is None else _trained(path, contender, count, seed, limit)
@@ -201,8 +211,9 @@ def across(
 
 
 def prediction_secs(path: Path, contender: Contender, repeats: int, limit: int | None) -> float:
-    """CPU seconds to predict :data:`PREDICTED` new candidates of a sketch, from their decisions on, features included:
-    the median over the first described sketch of each task, of the fastest of ``repeats`` calls."""
+    """Return the CPU seconds to predict :data:`PREDICTED` new candidates of a sketch from their decisions, including
+    the features: the fastest of ``repeats`` calls on the first described sketch of each task, and of these the median
+    over the tasks."""
     taken = []
     for task in _all_task_features(path, limit):
         data = task.data

@@ -1,12 +1,13 @@
-"""The cost models beside MetaSchedule's: how well they rank, in-domain and across tasks, and what they take.
+"""Our cost models compared with MetaSchedule's: quality of their rankings, in-domain and across tasks, and their time.
 
-In-domain: a model learns from 16, 64, 256 or all records of a task but a fifth, and ranks that fifth. Across tasks: it
-learns from as many records of every task of one dataset, and ranks all candidates of every task of another, of which it
-has no record. Figures are Pruner's Top-1 and Top-5 (equation 2) over all tasks and Spearman's correlation, each
-averaged over seeds; a seed draws the records and the models' random numbers.
+In-domain: a fifth of a task's candidates is the test set. A model learns from 16, 64, 256 or all of the other records
+and ranks the test set. Across tasks: a model learns from the same numbers of records of every task of one dataset, and
+ranks all candidates of every task of another dataset, of which it has no records. The figures are Pruner's Top-1 and
+Top-5 (equation 2) over all tasks, and Spearman's correlation, each averaged over seeds. A seed determines the choice of
+records and the random numbers of the models.
 
-The pre-trained contender of the in-domain comparison was trained on the dataset of other tasks: the other way round, so
-that it never saw the task that it is adapted to.
+The in-domain comparison has a pre-trained contender. It is trained on the dataset of other tasks, so it has never seen
+the task that it is adapted to.
 """
 
 from __future__ import annotations
@@ -51,10 +52,21 @@ def run(
     peer: bool = True,
     within: bool = True,
 ) -> BenchResult:
-    """All figures. ``models``: labels of :data:`CONTENDERS`, none: all of them. ``limit``: candidates of each task.
-    ``within``: in-domain too, not across tasks alone.
+    """Train and test all models, and return the benchmark's result.
 
-    Raises :class:`BenchError` for an unknown label.
+    ``ours`` is the Top-1 of ``default`` (if it is not compared, of the first model) after 64 records of a task.
+    ``peer`` is that of MetaSchedule's model. Raise :class:`BenchError` for an unknown label, or if there is nothing to
+    show.
+
+    Args:
+        dataset: file of the tasks.
+        other_tasks: file of the tasks for the comparison across tasks.
+        models: labels of :data:`CONTENDERS`; empty: all.
+        seeds: number of seeds.
+        limit: largest number of candidates of each task; None: all.
+        jobs: number of processes.
+        peer: compare MetaSchedule's model too.
+        within: compare in-domain too, not only across tasks.
     """
     unknown = set(models) - set(LABELS)
     if unknown:
@@ -188,8 +200,9 @@ def _across_figures(waiting: list[Future[tuple[list[list[float]], float]]], weig
 
 
 def _figures(ranked: list[list[list[float]]], weights: Sequence[float], train_secs: Sequence[float]) -> dict[str, Any]:
-    """Figures of ``ranked[seed][task]`` (:meth:`Ranked.listed`): Top-1 and Top-5 of all tasks together, mean and worst
-    of the seeds; by task the mean Top-1; the mean correlation; the median seconds of training."""
+    """Return the figures of ``ranked[seed][task]`` (:meth:`Ranked.listed`): Top-1 and Top-5 of all tasks together, as
+    mean and worst over the seeds; their means over the seeds by task; the mean correlation; and the median seconds of
+    training."""
     table = np.array(ranked)  # (seeds, tasks, 4)
     first = [weighted_top_k(seed[:, 0], seed[:, 1], weights) for seed in table]
     top = [weighted_top_k(seed[:, 0], seed[:, 2], weights) for seed in table]

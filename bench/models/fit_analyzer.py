@@ -1,15 +1,15 @@
-"""``python -m bench fit-analyzer``: fit the constants of the CPU analyzer anew on recorded candidates.
+"""``python -m bench fit-analyzer``: fits the constants of the CPU analyzer to recorded candidates.
 
-*Objective.* With ``e = log(measured seconds) - log(predicted seconds)`` of a candidate that ran, the loss of a task is
-the mean of ``|e - median(e)|`` over its candidates: how well the analyzer orders and spaces candidates of one task,
-whatever its level. The objective is the mean loss over the tasks of all sets.
+*Objective.* Let ``e = log(measured seconds) - log(predicted seconds)`` for a candidate that ran. The loss of a task is
+the mean of ``|e - median(e)|`` over its candidates. It measures how well the analyzer predicts the ratios between the
+times of candidates, independently of their level. The objective is the mean loss over the tasks of all sets.
 
-*Search.* Coordinate descent: each constant in turn is multiplied and divided by a step, and keeps what lowers the
-objective; the step shrinks from pass to pass. Facts of a processor (ports, latencies, sizes of a page) and limits that
-rule candidates out, which the objective cannot see, stay as they are.
+*Search.* Coordinate descent: each constant in turn is multiplied by a step, then divided by it, and keeps the first
+value that lowers the objective. The step shrinks from pass to pass. Facts of a processor (ports, latencies, page size)
+are not fitted. Limits that rule candidates out are not fitted either, because the objective does not depend on them.
 
-The shipped values were found by hand, from single effects in the records of the same sets, and were not made by this
-command: it says how far from them it lands.
+The shipped values were not made by this command. They were found by hand, from single effects in the records of the
+same sets. The command prints how far its result is from them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEVELOPMENT = (
     "rows/znver4-1.ftd",
     "strided/znver4-2.ftd",
 )
-"""The sets of ``bench/data`` that the shipped constants were found on."""
+"""The sets of ``bench/data`` from which the shipped constants were found."""
 KEPT = frozenset(
     {
         "fma_ports",
@@ -58,7 +58,7 @@ KEPT = frozenset(
 )
 """Constants that are not fitted: facts of a processor, and limits that rule candidates out."""
 STEPS = (1.5, 1.2, 1.08)
-"""Factor of a step, from pass to pass."""
+"""Factor of a step in each pass."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,11 @@ Task = Sequence[Part]
 
 
 def read_tasks(sets: Sequence[Path], limit: int, seed: int = 0) -> list[Task]:
-    """The described candidates that ran, at most ``limit`` random ones of each task; :class:`BenchError` for none."""
+    """Return the tasks of ``sets``, each with a random sample of about ``limit`` candidates that ran on a CPU and whose
+    sketch is described. Tasks with fewer than two such candidates are omitted.
+
+    Raise :class:`BenchError` if no task is left.
+    """
     rng = np.random.default_rng(seed)
     tasks: list[Task] = []
     for path in sets:
@@ -96,19 +100,19 @@ def read_tasks(sets: Sequence[Path], limit: int, seed: int = 0) -> list[Task]:
 
 
 def loss(task: Task, constants: CpuConstants) -> float:
-    """The loss of one task; see the module's docstring."""
+    """Return the loss of one task; see the module's docstring."""
     errors = [part.log_secs - np.log(score(part.sketch, part.matrix, part.device, constants)[0]) for part in task]
     error = np.concatenate(errors).astype(np.float64)
     return float(np.abs(error - np.median(error)).mean())
 
 
 def objective(tasks: Sequence[Task], constants: CpuConstants) -> float:
-    """The mean loss of the tasks."""
+    """Return the mean loss of the tasks."""
     return float(np.mean([loss(task, constants) for task in tasks]))
 
 
 def values_of(constants: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The constants by name; those of a part are ``part.name``."""
+    """Yield the constants with their names. A constant of a part is called ``part.name``."""
     for field in fields(constants):
         value = getattr(constants, field.name)
         if is_dataclass(value):
@@ -118,7 +122,7 @@ def values_of(constants: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def with_value(constants: CpuConstants, name: str, value: float) -> CpuConstants:
-    """The constants with another value of one of them."""
+    """Return the constants with another value of the constant ``name``."""
     part, _, inner = name.rpartition(".")
     if not part:
         return replace(constants, **{name: value})  # type: ignore[arg-type]
@@ -126,7 +130,7 @@ def with_value(constants: CpuConstants, name: str, value: float) -> CpuConstants
 
 
 def fit(tasks: Sequence[Task], start: CpuConstants, steps: Sequence[float] = STEPS) -> tuple[CpuConstants, float]:
-    """The constants that coordinate descent finds from ``start``, and their objective."""
+    """Return the constants that coordinate descent finds from ``start``, and their objective."""
     best, least = start, objective(tasks, start)
     for step in steps:
         for name in [name for name, _ in values_of(start) if name not in KEPT]:
@@ -140,7 +144,7 @@ def fit(tasks: Sequence[Task], start: CpuConstants, steps: Sequence[float] = STE
 
 
 def jittered(constants: CpuConstants, factor: float, seed: int) -> CpuConstants:
-    """The constants, each that is fitted times a random factor between ``1 / factor`` and ``factor``."""
+    """Return the constants with each fitted one multiplied by a random factor between ``1 / factor`` and ``factor``."""
     rng = np.random.default_rng(seed)
     for name, value in list(values_of(constants)):
         if name not in KEPT:
@@ -149,7 +153,7 @@ def jittered(constants: CpuConstants, factor: float, seed: int) -> CpuConstants:
 
 
 def module_text(constants: CpuConstants, provenance: str) -> str:
-    """The text of a module such as :mod:`policies.analysis.cpu.fitted`."""
+    """Return the text of a module such as :mod:`policies.analysis.cpu.fitted`."""
     lines = ["FITTED = CpuConstants("]
     for field in fields(constants):
         value = getattr(constants, field.name)
@@ -178,13 +182,13 @@ def module_text(constants: CpuConstants, provenance: str) -> str:
 
 
 def compared(fitted: CpuConstants, shipped: CpuConstants = FITTED) -> Mapping[str, float]:
-    """Ratio of each fitted constant to the shipped one, where they differ."""
+    """Return the ratio of each fitted constant to the shipped one, by name, for those that differ."""
     known = dict(values_of(shipped))
     return {name: value / known[name] for name, value in values_of(fitted) if value != known[name]}
 
 
 def command() -> click.Command:
-    """The command ``fit-analyzer``."""
+    """Return the command ``fit-analyzer``."""
 
     def call(
         sets: tuple[Path, ...], limit: int, jitter: float, seed: int, passes: int, out: Path | None, as_json: bool

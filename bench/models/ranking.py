@@ -19,44 +19,49 @@ Floats = NDArray[np.float64]
 
 TOP = 5
 TEST_SHARE = 5
-"""One candidate in so many is kept for the test of an in-domain model."""
+"""One in this many candidates belongs to the test set of an in-domain model."""
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A ranking of one task's candidates against what was measured."""
+    """Quality of a ranking of one task's candidates, by their measured times."""
 
     best_secs: float
-    """Seconds of the best candidate of all."""
+    """Seconds of the best candidate."""
     first_secs: float
     """Seconds of the candidate that is ranked first."""
     top_secs: float
-    """Seconds of the best among the first five."""
+    """Seconds of the best among the five candidates that are ranked first."""
     correlation: float
-    """Spearman's, with the measured order."""
+    """Spearman's correlation with the measured order."""
 
     @staticmethod
     def of(scores: Floats, cost_secs: Floats) -> Ranked:
-        """``scores`` (n,): lower is better, infinite for the worst; ``cost_secs`` (n,): measured, infinite for a
-        failure, which counts as twice as slow as the slowest success (a ranking is not to be void for one)."""
+        """Return the quality of a ranking.
+
+        ``scores`` ``(n,)``: lower is better, infinite for the worst. ``cost_secs`` ``(n,)``: measured seconds, infinite
+        for a failure. A failure counts as twice as slow as the slowest success, so that one failure does not make a
+        ranking useless.
+        """
         secs = np.exp(targets(cost_secs))
         first, top = best_of_first(scores, secs, 1), best_of_first(scores, secs, TOP)
         return Ranked(float(secs.min()), first, top, correlation(scores, secs))
 
     def listed(self) -> list[float]:
+        """Return the fields in their order: ``best_secs``, ``first_secs``, ``top_secs``, ``correlation``."""
         return [self.best_secs, self.first_secs, self.top_secs, self.correlation]
 
 
 def correlation(one: Floats, other: Floats) -> float:
-    """Spearman's rank correlation; equal values share their mean rank, 0 where all of one side are equal."""
+    """Return Spearman's rank correlation. Equal values share their mean rank. 0 if one series does not vary."""
     rho = rank_correlation(one, other)
     return 0.0 if math.isnan(rho) else rho
 
 
 def parts(data: TaskData, seed: int) -> tuple[Rows, Rows]:
-    """Rows to learn from, in random order, and rows of the test: a fifth of the candidates.
+    """Return the rows to learn from, in random order, and the rows of the test set: a fifth of the candidates.
 
-    Raises :class:`BenchError` where there are too few.
+    Raise :class:`BenchError` if there are too few candidates.
     """
     if len(data) < 2 * TEST_SHARE:
         raise BenchError(f"{data.task.workload.name}: {len(data)} candidates are too few to split")
@@ -66,8 +71,9 @@ def parts(data: TaskData, seed: int) -> tuple[Rows, Rows]:
 
 
 def weighted_top_k(best_secs: Sequence[float], found_secs: Sequence[float], weights: Sequence[float]) -> float:
-    """Pruner's equation 2 over the tasks ``i`` of a network: ``sum_i L_i* w_i / sum_i min_(j <= k) L_i,j w_i``.
+    """Return Pruner's equation 2 over the tasks ``i`` of a network: ``sum_i L_i* w_i / sum_i min_(j <= k) L_i,j w_i``.
 
-    ``best_secs``: of each task; ``found_secs``: of each its :func:`best_of_first`.
+    ``best_secs``: seconds of each task's best candidate. ``found_secs``: :func:`best_of_first` of each task.
+    ``weights``: weight of each task.
     """
     return float(np.dot(best_secs, weights) / np.dot(found_secs, weights))

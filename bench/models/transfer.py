@@ -1,11 +1,11 @@
-"""Measured trials until a candidate within 5% of the best is found, with and without transfer, by replay.
+"""Number of trials until a candidate within 5% of the best is found, with and without transfer, by replay.
 
-What is transferred, always to tasks that the source has not seen on this device class:
+A search starts from a model that was trained on a source. The source has no records of the task on its device class:
 
 - ``workloads``: the other tasks of the same dataset, each task left out in turn (AutoTVM's global and local model); or,
   with ``--from`` and ``--to``, some of its tasks to others, such as C1 to C6 of ResNet-18 to C7 to C9 (figure 8);
-- ``class``: the same workloads, measured on another device class;
-- ``pretrained``: the model that comes with fleet-tune, on workloads that it was not trained on.
+- ``class``: records of the same workload on another device class;
+- ``pretrained``: the model that is shipped with fleet-tune, on workloads that it was not trained on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def _start() -> None:
 
 
 def run_with(task: RecordedTask, chosen: Method, seed: int, prior: CostModel | None, limit: int) -> int:
-    """Trials until arrival, at most ``limit``; ``prior``: what the search starts from."""
+    """Return the number of trials until a candidate is within :data:`TOLERANCE` of the best, at most ``limit``.
+
+    ``prior``: model from which the search starts; None: no transfer. Raise :class:`BenchError` if the search is
+    exhausted before.
+    """
     search, data, trials = task.search(chosen, seed, prior), task.data, 0
     while not search.exhausted:
         for outcome in task.round(search, chosen, seed):
@@ -78,12 +82,19 @@ def priors(
     chosen: Method,
     teachers: Sequence[TaskData] = (),
 ) -> list[bytes]:
-    """A saved prior for each target task from this source, empty where nothing could be aligned.
+    """Return a saved prior for each target task, or empty bytes if no model could be trained for the task.
 
-    ``other``: the tasks of the other device class; ``taught``: those that the model that comes along was trained on;
-    ``teachers``: of the source ``workloads``, the tasks that teach every target; none: the other targets do.
-    A method whose own model reads what all tasks share starts from such a one, as in AutoTVM's equation 4; any other
-    from ours.
+    If a method's own model reads only features that all tasks share, the prior is such a model, as in equation 4 of
+    AutoTVM. The priors of other methods are our models.
+
+    Args:
+        source: ``workloads``, ``class`` or ``pretrained``.
+        target: the tasks that are searched.
+        other: the tasks of the other device class, for ``class``.
+        taught: the training tasks of the general prior of such a method, for ``pretrained``. It replaces the shipped
+            model, which is of another kind.
+        chosen: the method.
+        teachers: the tasks that teach every target, for ``workloads``; empty: all other targets.
     """
     assert chosen.training is not None
     name = chosen.training.teaches
@@ -112,7 +123,7 @@ def priors(
 
 
 def all_cases(dataset: Path) -> dict[str, tuple[Path, str]]:
-    """The dataset of each case, and what is said of it."""
+    """Return the dataset and the title of each case."""
     return {
         "workloads": (dataset, "from the other tasks"),
         "class": (dataset, "from the same tasks on avx2-1"),
@@ -130,9 +141,11 @@ def run(
     teachers: Sequence[str] = (),
     targets: Sequence[str] = (),
 ) -> BenchResult:
-    """Median trials of every method, source and task; a run that has not arrived after ``limit`` trials counts so.
+    """Return the trials of every method, source and task, with and without transfer, as median and quartiles over the
+    seeds. A run that has not found a good candidate after ``limit`` trials counts as ``limit``.
 
-    ``teachers`` and ``targets``: parts of the names of tasks; with them, only the case from these tasks to those.
+    ``teachers`` and ``targets``: parts of names of tasks. With them, the only case is the transfer from the teachers to
+    the targets.
     """
     os.environ.update(bench_env(1))
     began = time.perf_counter()
@@ -187,9 +200,9 @@ def run(
 
 
 def between(names: Sequence[str], teachers: Sequence[str], targets: Sequence[str]) -> tuple[Positions, Positions]:
-    """Positions of the tasks that teach and of those that are taught, by parts of their names.
+    """Return the positions of the teaching tasks and of the target tasks, by parts of their names.
 
-    Raises :class:`BenchError` where either is missing or a task is both.
+    Raise :class:`BenchError` if either is missing or a task is both.
     """
     if not teachers or not targets:
         raise BenchError("a transfer between tasks has two sides: name some with --from and others with --to")

@@ -1,4 +1,4 @@
-"""Subgraphs and networks of Bansor's tables I and II that no other module here has, batch 1, with random weights."""
+"""Subgraphs and networks of Bansor's tables I and II that are not in other modules here. Batch 1, random weights."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _SEED = 13
 
 
 def _made(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Example:
-    """The module with its inputs, the same at every call."""
+    """Return the module and its inputs, the same at every call."""
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         return make().eval(), tuple(torch.randn(shape) for shape in shapes)
 
 
 class _Tbs(nn.Module):
-    """Two transposes, a batched product of their results and a softmax: the scores of an attention."""
+    """Two transposes, a batched product of their results, and a softmax: the scores of an attention layer."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:  # (1, tokens, heads, width)
         return torch.softmax(query.permute(0, 2, 1, 3) @ key.permute(0, 2, 3, 1), dim=-1)
 
 
 class _Block3d(nn.Module):
-    """A basic block of 3D-ResNet: two convolutions of 3x3x3 beside the input, or its projection."""
+    """A basic block of 3D-ResNet: two 3x3x3 convolutions, and a shortcut of the input or its projection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def conv_layer() -> Example:
 
 
 def tbs() -> Example:
-    """Scores of 12 heads of 64 over 128 tokens: Bansor's TBS."""
+    """Attention scores of 12 heads of width 64 over 128 tokens: Bansor's TBS."""
     return _made(_Tbs, (1, 128, 12, 64), (1, 128, 12, 64))
 
 

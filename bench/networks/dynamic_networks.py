@@ -1,7 +1,7 @@
 """Networks with a dynamic dimension and random weights, float32.
 
-Each function returns ``(module, example inputs, dynamic_shapes)`` as torch.export takes them;
-:mod:`bench.networks.dynamic_extents` says which extents come how often. All but :func:`tiny` need ``pip install
+Each function returns ``(module, example inputs, dynamic_shapes)`` as torch.export takes them.
+:mod:`bench.networks.dynamic_extents` has the frequency of each extent. All but :func:`tiny_layers` need ``pip install
 torchvision transformers``.
 """
 
@@ -20,7 +20,7 @@ Example = tuple[nn.Module, tuple[Tensor, ...], tuple[Any, ...]]
 
 _SEED = 22
 _SOME = 7
-"""Extent of the example inputs: any but 0 and 1, which torch.export takes for fixed."""
+"""Extent of the example inputs. It may not be 0 or 1, because torch.export takes these for fixed."""
 
 
 class _Encoder(nn.Module):
@@ -40,10 +40,11 @@ class _Encoder(nn.Module):
 
 
 class _Step(nn.Module):
-    """A step of decoding with a cache that grows.
+    """A step of decoding with a growing cache.
 
-    Takes one token's id (1, 1) and for each layer keys and values (1, heads, past, head width) of the tokens before it.
-    Returns its hidden state (1, 1, width), and for each layer keys and values of one token more.
+    Takes the id of one token (1, 1), and for each layer the keys and the values (1, heads, past, head width) of the
+    ``past`` tokens before it. Returns the token's hidden state (1, 1, width), and for each layer the keys and the
+    values of ``past + 1`` tokens.
     """
 
     def __init__(self, layers: int, **sizes: int) -> None:
@@ -55,7 +56,7 @@ class _Step(nn.Module):
         self.llama = LlamaModel(self.config)
 
     def cache(self, past: int) -> list[Tensor]:
-        """Return random keys and values of ``past`` tokens, in the order of the inputs."""
+        """Return random keys and values of ``past`` tokens for each layer, in the order of the inputs."""
         config: Any = self.config
         shape = (1, config.num_key_value_heads, past, config.hidden_size // config.num_attention_heads)
         return [torch.randn(shape) for _ in range(2 * self.layers)]
@@ -73,8 +74,8 @@ class _Step(nn.Module):
 
 
 def llama_step(layers: int, most_past: int, **sizes: int) -> Example:
-    """A step of a Llama with ``sizes`` as transformers names them, after up to ``most_past`` tokens."""
-    load_or_define()  # transformers imports torchvision where it is installed
+    """One decoding step of a Llama after 1 to ``most_past`` tokens. ``sizes``: settings of LlamaConfig."""
+    load_or_define()  # transformers imports torchvision if it is installed
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         network = _Step(layers, **sizes).eval()
@@ -101,13 +102,13 @@ def resnet18() -> Example:
 
 
 def llama_decode() -> Example:
-    """One token of transformers' Llama with four layers, 512 wide, after 1 to 1023 others."""
+    """One decoding step of transformers' Llama with four layers, 512 wide, after 1 to 1023 tokens."""
     sizes = {"hidden_size": 512, "intermediate_size": 1536, "vocab_size": 1000}
     return llama_step(4, 1023, **sizes, num_attention_heads=8, num_key_value_heads=8)
 
 
 def tiny_layers() -> Example:
-    """Two products on 1 to 64 rows of 32 numbers, for tests and rehearsals."""
+    """Two linear layers on 1 to 64 rows of 32 numbers, for tests and rehearsals."""
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         network = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 16)).eval()

@@ -1,4 +1,4 @@
-"""Networks of single kernels, for a GPU: ``python -m bench gpu-first``."""
+"""Networks of independent kernels for a GPU: ``python -m bench gpu-first`` and ``bench gpu``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEED = 23
 
 
 class SideBySide(nn.Module):
-    """Modules that share nothing: the inputs of the first, then those of the second, and so on; one output each."""
+    """Independent modules. Takes the inputs of the first, then those of the second, and so on. Each has one output."""
 
     def __init__(self, examples: Mapping[str, Example]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class SideBySide(nn.Module):
         return tuple(part(*of_part) for part, of_part in self.examples(inputs).values())
 
     def examples(self, inputs: Sequence[Tensor]) -> dict[str, Example]:
-        """Return each part with those of ``inputs`` that are its own, by name."""
+        """Return each module with its own inputs out of ``inputs``, by name."""
         found, start = {}, 0
         for name, part, count in zip(self.names, self.parts, self.counts, strict=True):
             found[name] = (part, tuple(inputs[start : start + count]))
@@ -41,7 +41,7 @@ class _Product(nn.Module):
 
 
 def _product(*shapes: Sequence[int]) -> Callable[[], Example]:
-    """Both are inputs."""
+    """A matrix product of two inputs of these shapes."""
     return lambda: (_Product(), tuple(torch.randn(*shape) for shape in shapes))
 
 
@@ -50,7 +50,7 @@ def _linear(rows: int, width: int, out: int) -> Callable[[], Example]:
 
 
 def _convolution(batch: int, channels: int, size: int, out: int, kernel: int, **options: int) -> Callable[[], Example]:
-    """Without a stride the image keeps its size."""
+    """A convolution on channels-last data. With stride 1 the image keeps its size."""
 
     def example() -> Example:
         padding = kernel // 2 * options.get("dilation", 1)
@@ -82,15 +82,15 @@ KERNELS: dict[str, Callable[[], Example]] = {
     "3x3 256 on 28, 8 groups": _convolution(16, 256, 28, 256, 3, groups=8),
     "3x3 128 on 56, depthwise": _convolution(16, 128, 56, 128, 3, groups=128),
 }
-"""Twenty products and convolutions of well-known networks (ResNet-50's of 8 or 16 images, BERT's and a Llama's of 512
-tokens), of 0.5 to 17 GFLOP but for the depthwise one and that of 16 rows: so large that tensor cores matter, and that
-most take longer than a launch."""
+"""Twenty products and convolutions of well-known networks: of ResNet-50 with 8 or 16 images, of BERT and a Llama with
+512 tokens. They have 0.5 to 17 GFLOP, the depthwise one 0.1. This is enough for tensor cores to matter, and most of the
+kernels take longer than a launch."""
 
 RECORDED = (
     *("product of 1024", "scores of 64 heads", "linear 512x768 to 3072", "3x3 128 on 28", "3x3 256 on 14"),
     *("1x1 512 to 128 on 28", "3x3 128 on 56, stride 2", "3x3 128 on 56, depthwise"),
 )
-"""Eight of them, for a dataset."""
+"""Names of eight of these kernels, for a dataset."""
 
 _TINY: dict[str, Callable[[], Example]] = {
     "product of 32": _product((32, 32), (32, 32)),
@@ -99,32 +99,32 @@ _TINY: dict[str, Callable[[], Example]] = {
 
 
 def kernels() -> Example:
-    """The twenty."""
+    """The twenty kernels of :data:`KERNELS` in float32."""
     return _beside(_made(KERNELS))
 
 
 def kernels_fp16() -> Example:
-    """The twenty in float16."""
+    """The twenty kernels in float16."""
     return _halved(kernels())
 
 
 def recorded() -> Example:
-    """Eight of the twenty."""
+    """The eight kernels of :data:`RECORDED` in float32."""
     return _beside(_made({name: KERNELS[name] for name in RECORDED}))
 
 
 def recorded_fp16() -> Example:
-    """The eight in float16."""
+    """The eight kernels in float16."""
     return _halved(recorded())
 
 
 def tiny() -> Example:
-    """A product and a convolution that run on any machine in no time: for rehearsals."""
+    """A product and a convolution that are quick on any machine: for rehearsals."""
     return _beside(_made(_TINY))
 
 
 def tiny_fp16() -> Example:
-    """The two in float16."""
+    """The two kernels of :func:`tiny` in float16."""
     return _halved(tiny())
 
 
@@ -134,7 +134,7 @@ def operators() -> Example:
 
 
 def _made(makers: Mapping[str, Callable[[], Example]]) -> dict[str, Example]:
-    """Return the examples; each has the same weights and inputs whichever others are made."""
+    """Return the examples. The weights and inputs of each do not depend on the others."""
     examples = {}
     for name, make in makers.items():
         with torch.random.fork_rng():

@@ -1,7 +1,7 @@
 """A small Llama of transformers with random weights: its prefill, and one step of decoding.
 
-Four layers, 1024 wide, 16 heads of 64 with four heads of keys and values, without its head: the block that larger ones
-repeat. Each function returns ``(module, example inputs)``. They need ``pip install transformers``.
+It has four layers, width 1024, 16 heads of width 64, and four heads of keys and values, without the output head. Larger
+Llamas repeat the same block. Each function returns ``(module, example inputs)`` and needs ``pip install transformers``.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _TOKENS, _FEW_TOKENS = 128, 16
 
 
 def _llama(sizes: dict[str, int]) -> Any:
-    load_or_define()  # transformers imports torchvision where it is installed
+    load_or_define()  # transformers imports torchvision if it is installed
     from transformers import LlamaConfig, LlamaModel
 
     return LlamaModel(LlamaConfig(attn_implementation="eager", **sizes)).eval()
 
 
 class _Prefill(nn.Module):
-    """Token ids (1, tokens) to hidden states (1, tokens, width); each token sees those before it."""
+    """Token ids (1, tokens) to hidden states (1, tokens, width). Each token attends to itself and those before it."""
 
     mask: Tensor
 
     def __init__(self, llama: Any, tokens: int) -> None:
         super().__init__()
         self.llama = llama
-        unseen = torch.full((1, 1, tokens, tokens), -1e4).triu(1)  # in the range of float16
+        unseen = torch.full((1, 1, tokens, tokens), -1e4).triu(1)  # -1e4 is in the range of float16
         self.register_buffer("mask", unseen)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ class _Prefill(nn.Module):
 
 
 class _DecodeStep(nn.Module):
-    """One token's id (1, 1), and keys and values (layers, 1, heads, tokens, 64) of those before it, to its hidden state
-    (1, 1, width)."""
+    """The id of one token (1, 1), and the keys and the values (layers, 1, heads, tokens, head width) of the tokens
+    before it, to the token's hidden state (1, 1, width)."""
 
     mask: Tensor
     position: Tensor
@@ -87,20 +87,20 @@ def _decode(sizes: dict[str, int], tokens: int) -> Example:
 
 
 def prefill() -> Example:
-    """128 tokens."""
+    """The prefill of 128 tokens."""
     return _prefill(_SMALL, _TOKENS)
 
 
 def decode() -> Example:
-    """One token after 127 others: products of one row, whose time is that of reading 180 MB of weights."""
+    """One decoding step after 127 tokens. Its products have one row: its time is that of reading 180 MB of weights."""
     return _decode(_SMALL, _TOKENS - 1)
 
 
 def tiny_prefill() -> Example:
-    """16 tokens of one layer, 64 wide: for rehearsals."""
+    """The prefill of 16 tokens with one layer, 64 wide: for rehearsals."""
     return _prefill(_TINY, _FEW_TOKENS)
 
 
 def tiny_decode() -> Example:
-    """One token after 15 others of one layer, 64 wide: for rehearsals."""
+    """One decoding step after 15 tokens with one layer, 64 wide: for rehearsals."""
     return _decode(_TINY, _FEW_TOKENS - 1)

@@ -1,7 +1,7 @@
 """One torch module for each operator of the operators benchmark, as functions that ``fleet-tune tune`` takes.
 
-The first ten are the kinds of Ansor's test set (section 7.1 of its paper), batch 1, in sizes of the networks that they
-come from; the others are what else networks are made of. Weights are constants of the module, as in a network.
+The first ten are the kinds of Ansor's test set (section 7.1 of its paper) with batch 1, in sizes of real networks. The
+others are further common operators of networks. Weights are constants of the module, as in a network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEED = 11
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """The same weights and inputs in every process, and the caller's random numbers left as they were."""
+    """Give the same random numbers in every process, and restore the caller's random state."""
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         yield
@@ -38,10 +38,10 @@ class _Function(nn.Module):
 
 
 class _Capsule(nn.Module):
-    """A convolution of 4x4 matrices (poses of capsules) that are multiplied where a plain one multiplies numbers.
+    """A convolution of 4x4 matrices (poses of capsules): it multiplies matrices where a plain one multiplies numbers.
 
-    The rows of the input's matrices go beside the batch, their columns beside the input channels, and the columns of
-    the weight's matrices beside the output channels: what is left is a plain convolution.
+    It is computed as a plain convolution. The rows of the input's matrices join the batch, their columns join the input
+    channels, and the columns of the weight's matrices join the output channels.
     """
 
     def __init__(self, channels: int, out_channels: int) -> None:
@@ -57,7 +57,7 @@ class _Capsule(nn.Module):
 
 
 class _MaskedAttention(nn.Module):
-    """8 heads of 64 over ``length`` tokens, each of which sees those before it."""
+    """8 heads of width 64 over ``length`` tokens. Each token attends to itself and those before it."""
 
     mask: Tensor
 
@@ -70,7 +70,7 @@ class _MaskedAttention(nn.Module):
 
 
 def conv1d() -> Example:
-    """1x64x256 to 128 channels, 3, stride 2."""
+    """1x64x256 to 128 channels, kernel 3, stride 2."""
     with _seeded():
         return nn.Conv1d(64, 128, 3, stride=2, padding=1).eval(), (torch.randn(1, 64, 256),)
 
@@ -94,7 +94,7 @@ def conv2d_grouped() -> Example:
 
 
 def conv2d_depthwise() -> Example:
-    """1x128x56x56, 3x3, each channel by itself."""
+    """1x128x56x56, 3x3, depthwise."""
     with _seeded():
         return nn.Conv2d(128, 128, 3, padding=1, groups=128).eval(), (torch.randn(1, 128, 56, 56),)
 
@@ -112,7 +112,7 @@ def conv2d_transposed() -> Example:
 
 
 def conv2d_capsule() -> Example:
-    """1x32x16x16 capsules of 4x4 to 32, 3x3, stride 2."""
+    """1x32x16x16 capsules of 4x4 to 32 channels, 3x3, stride 2."""
     with _seeded():
         return _Capsule(32, 32).eval(), (torch.randn(1, 32, 16, 16, 4, 4),)
 
@@ -190,7 +190,7 @@ def gather() -> Example:
 
 
 def concatenation() -> Example:
-    """Four of 1x64x56x56, along the channels."""
+    """Four inputs of 1x64x56x56, along the channels."""
     with _seeded():
         parts = tuple(torch.randn(1, 64, 56, 56) for _ in range(4))
         return _Function(lambda *inputs: torch.cat(inputs, 1)).eval(), parts
@@ -203,7 +203,7 @@ def resize() -> Example:
 
 
 def attention() -> Example:
-    """8 heads of 64 over 128 tokens, each of which sees those before it."""
+    """8 heads of width 64 over 128 tokens. Each token attends to itself and those before it."""
     with _seeded():
         return _MaskedAttention(128).eval(), tuple(torch.randn(1, 8, 128, 64) for _ in range(3))
 
@@ -215,7 +215,7 @@ def gru_step() -> Example:
 
 
 def lstm_step() -> Example:
-    """One step of 256 to 256, batch 16; gives the hidden state."""
+    """One step of 256 to 256, batch 16; returns the hidden state."""
     with _seeded():
         return _HiddenState(nn.LSTMCell(256, 256)).eval(), tuple(torch.randn(16, 256) for _ in range(3))
 

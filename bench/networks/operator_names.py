@@ -9,5 +9,5 @@ MODULES = Path(__file__).with_name("operator_modules.py")
 
 
 def operator_names() -> tuple[str, ...]:
-    """All names, read off the module's text: importing it would import torch."""
+    """Return all names. They are read from the module's text, because importing the module would import torch."""
     return tuple(re.findall(r"^def (\w+)\(\) -> Example:", MODULES.read_text(), re.MULTILINE))

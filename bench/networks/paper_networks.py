@@ -1,5 +1,5 @@
-"""Networks of the papers that no package has: DCGAN's generator and an LSTM language model, with random weights, one
-input, float32."""
+"""Networks of the papers that no package provides: DCGAN's generator and an LSTM language model. Random weights, batch
+1, float32."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TOKENS = 128
 
 
 def randomise_norms(network: nn.Module) -> None:
-    """Give every batch norm statistics other than those that it begins with: what folding them into the convolutions
-    does not change would not show that it is right."""
+    """Replace the initial statistics of every batch norm by random ones, in place. With the initial statistics, folding
+    a batch norm into a convolution hardly changes the weights, so a wrong fold would not be noticed."""
     for layer in network.modules():
         mean, variance = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
         if isinstance(mean, Tensor) and isinstance(variance, Tensor):
@@ -27,7 +27,9 @@ def randomise_norms(network: nn.Module) -> None:
 class _Generator(nn.Module):
     """DCGAN's generator (Radford et al. 2016, figure 1): numbers (1, 100) to an image (1, 3, 64, 64).
 
-    Kernels are 4x4, as most have it since, and not 5x5: with a stride of 2 every output pixel then has as many taps."""
+    Kernels are 4x4 as in most later implementations, not 5x5: with a stride of 2, all output pixels then have the same
+    number of taps.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
-"""Networks that others wrote: of torchvision and transformers, with random weights, one input, float32. Those of the
-papers that no package has are in :mod:`bench.networks.paper_networks`.
+"""Networks of torchvision and transformers, with random weights, batch 1, float32.
+
+Networks of the papers that no package provides are in :mod:`bench.networks.paper_networks`.
 
 Each function returns ``(module, example inputs)``. They need ``pip install torchvision transformers``.
 """
@@ -50,7 +51,7 @@ class _Encoder(nn.Module):
 
 
 def _encoder(layers: int, **sizes: int) -> Example:
-    load_or_define()  # transformers imports torchvision where it is installed
+    load_or_define()  # transformers imports torchvision if it is installed
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         network = _Encoder(layers, **sizes).eval()
@@ -58,7 +59,7 @@ def _encoder(layers: int, **sizes: int) -> Example:
 
 
 class _FirstOutput(nn.Module):
-    """The first output of a network of transformers."""
+    """A network of transformers that returns only its first output."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -94,8 +95,8 @@ def _vit(**sizes: int) -> Example:
 
 
 class _Segments(nn.Module):
-    """A network of torchvision that gives every pixel scores of classes: an image (1, 3, height, width) to (1, 21,
-    height, width)."""
+    """A segmentation network of torchvision: an image (1, 3, height, width) to scores of classes for every pixel
+    (1, 21, height, width)."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -134,7 +135,7 @@ def vgg16() -> Example:
 
 
 def inception_v3() -> Example:
-    """torchvision's Inception-v3, without the head that helps its training, on one 299x299 image."""
+    """torchvision's Inception-v3, without its auxiliary classifier, on one 299x299 image."""
     return _vision("inception_v3", 299, aux_logits=False, init_weights=False)
 
 

@@ -1,8 +1,8 @@
-"""Makes a quantised ONNX network, with its example inputs, from a torch module: what the users of ONNX Runtime bring.
+"""Makes a quantised ONNX network and its example inputs from a torch module, as users of ONNX Runtime do.
 
 ``python -m bench.networks.quantise bench/networks/public_networks.py:resnet18 resnet18.int8.onnx`` writes
-``resnet18.int8.onnx`` and ``resnet18.int8.npz``. The quantiser is onnxruntime's own: static, QDQ, one scale for each
-output channel of the weights, uint8 activations, int8 weights. ``--dynamic``: activations are quantised at run time.
+``resnet18.int8.onnx`` and ``resnet18.int8.npz``. The quantiser is that of onnxruntime: static, QDQ, one scale for each
+output channel of the weights, uint8 activations, int8 weights. ``--dynamic`` quantises activations at run time instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAMPLES = 8
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]
-    """Random inputs like the examples: normal numbers, or the examples' integers in another order."""
+    """Random inputs for the calibration: normally distributed numbers, or the examples' integers in random order."""
 
     def __init__(self, names: list[str], examples: tuple[torch.Tensor, ...]) -> None:
         self._samples = self._drawn(names, examples)
@@ -54,8 +54,8 @@ def quantise(spec: str, out: Path, dynamic: bool = False) -> None:
 def quantise_module(
     module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], out: Path, *, dynamic: bool = False, qdq: bool = True
 ) -> None:
-    """Write a module, quantised, to ``out``. ``dynamic``: activations are quantised at run time. ``qdq``: a static one
-    is written with QuantizeLinear and DequantizeLinear, else with QLinearConv and the like."""
+    """Quantise a module and write it to ``out``. ``dynamic``: activations are quantised at run time. ``qdq``: a static
+    network has QuantizeLinear and DequantizeLinear nodes, else nodes such as QLinearConv."""
     names = [f"input{index}" for index in range(len(inputs))]
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as text:

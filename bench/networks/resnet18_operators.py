@@ -1,7 +1,7 @@
 """Workloads of AutoTVM's figures 4 to 9 and 13 to 16: C1 to C12 of ResNet-18 (its table 1), and Matmul-1024.
 
 ``fleet-tune dataset collect bench/networks/resnet18_operators.py:operators --per-task 1000 --out DIR`` records random
-schedules of each. Data is channels-last, weights are constants, and there is neither bias nor ReLU.
+schedules of each workload. Data is channels-last, weights are constants, and there is neither bias nor ReLU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _convolution(of: Convolution) -> ConvolutionChannelsLast:
 
 
 def operators() -> Example:
-    """The twelve convolutions and the product, side by side."""
+    """The twelve convolutions and the product, as independent branches of one network."""
     rows = list(CONVOLUTIONS.values())
     shapes = [(1, row.size, row.size, row.inputs) for row in rows]
     return example(

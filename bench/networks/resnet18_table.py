@@ -1,6 +1,6 @@
-"""The twelve convolutions of ResNet-18 by the names of AutoTVM's table 1, and the product of its figures 8 and 9.
+"""The twelve convolutions of ResNet-18 by their names in AutoTVM's table 1, and the product of its figures 8 and 9.
 
-Plain values: the torch modules are in :mod:`bench.networks.resnet18_operators`.
+This module has plain values. The torch modules are in :mod:`bench.networks.resnet18_operators`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fleet_tune.base.domain import Workload
 
 @dataclass(frozen=True)
 class Convolution:
-    """A row of the table: a square image and kernel, batch 1; padded by half the kernel, as ResNet-18 has it."""
+    """A row of the table: batch 1, square image and kernel. Padding is half the kernel, as in ResNet-18."""
 
     size: int
     """Height and width of the input."""
@@ -31,12 +31,12 @@ class Convolution:
 
     @property
     def output_shape(self) -> str:
-        """Shape of the output as names of workloads have it, channels last."""
+        """Shape of the output as in names of workloads, channels last."""
         return f"{self.output_size}x{self.output_size}x{self.outputs}"
 
     @property
     def flop(self) -> int:
-        """Operations, two for each product that is added up."""
+        """Floating-point operations, two for each multiply-add."""
         return 2 * self.output_size**2 * self.outputs * self.inputs * self.kernel**2
 
 
@@ -54,7 +54,7 @@ CONVOLUTIONS: dict[str, Convolution] = {
     "C11": Convolution(14, 256, 512, 1, 2),
     "C12": Convolution(7, 512, 512, 3, 1),
 }
-"""Table 1."""
+"""Table 1 of AutoTVM."""
 PRODUCT = 1024
 """Rows and columns of each matrix of the product, Matmul-1024."""
 SOURCE = ("C1", "C2", "C3", "C4", "C5", "C6")
@@ -66,8 +66,8 @@ _NEAR = 0.05
 
 
 def name_of(workload: Workload) -> str | None:
-    """The paper's name of a recorded workload, by its operator, the shape of its output and its operations; None if it
-    is none of these. One with a bias or a ReLU is none."""
+    """Return the paper's name of a recorded workload with the same operator, output shape and (within 5%) number of
+    operations; None if there is none. A workload with a bias or a ReLU has none."""
     found = _SHAPED.fullmatch(workload.name.removeprefix("fused_"))
     if found is None:
         return None

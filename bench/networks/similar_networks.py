@@ -1,4 +1,4 @@
-"""Two small networks of the same operators in other shapes: for short forms of benchmarks."""
+"""Two small networks of the same operators in different shapes, for short forms of benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SEED = 20
 
 
 class _Network(nn.Module):
-    """Three 3x3 convolutions with ReLU on an image of 56x56, the mean over all pixels, a linear layer."""
+    """Three 3x3 convolutions with ReLU on a 56x56 image, the mean over all pixels, and a linear layer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

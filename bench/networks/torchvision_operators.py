@@ -1,7 +1,8 @@
-"""torchvision's native operators in plain torch, for where its native part cannot be loaded.
+"""torchvision's native operators in plain torch, for environments that cannot load torchvision's native library.
 
-It is built for one build of torch: beside another one (the CPU build, with a wheel made for CUDA) it cannot be loaded,
-and torchvision refuses some of its networks. What they compute follows the papers and torchvision's documentation.
+The library is built for one build of torch. With another one (for example the CPU build of torch and a wheel for CUDA)
+it cannot be loaded, and torchvision refuses some of its networks. The operators here follow the papers and the
+documentation of torchvision.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _NAMESPACE = "torchvision"
 
 
 def load_or_define() -> None:
-    """Let ``torch.ops.torchvision`` have its operators."""
+    """Load torchvision's native operators, or :func:`define` them if the library cannot be loaded. Do nothing without
+    torchvision."""
     package = importlib.util.find_spec(_NAMESPACE)
     if package is None or package.origin is None:
         return
@@ -32,7 +34,7 @@ def load_or_define() -> None:
 
 @functools.cache
 def define() -> None:
-    """Register the operators, which torchvision's native part then cannot do any more in this process."""
+    """Register the operators of this module. After that, this process cannot load torchvision's native library."""
     for name in ("nms", "qnms"):
         _define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor", _suppressed, _some_boxes)
     _define(
@@ -58,7 +60,8 @@ def _define(signature: str, compute: Callable[..., Tensor], shape: Callable[...,
 
 
 def _suppressed(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """Return the places of the boxes that overlap none of a higher score by more than ``threshold``."""
+    """Return the indices of the boxes whose intersection over union with each kept box of a higher score is at most
+    ``threshold`` (non-maximum suppression)."""
     kept: list[int] = []
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     for at in scores.argsort(descending=True).tolist():
@@ -75,8 +78,8 @@ def _some_boxes(boxes: Tensor, _scores: Tensor, _threshold: float) -> Tensor:
 
 
 def _samples(plane: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Return the planes (channels, height, width) between their pixels at ``y`` and ``x``, of any one shape; zero
-    outside of the pixels."""
+    """Return the planes (channels, height, width) at coordinates ``y`` and ``x`` by bilinear interpolation, with zeros
+    outside of the image. ``y`` and ``x`` have the same shape; the result has it after the channels."""
     height, width = plane.shape[-2:]
     total = plane.new_zeros(plane.shape[0], *y.shape)
     for row, column in itertools.product((0, 1), (0, 1)):
@@ -91,7 +94,7 @@ def _samples(plane: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
 
 def _cut(data: Tensor, rois: Tensor, scale: float, rows: int, columns: int, ratio: int, aligned: bool) -> Tensor:
-    """Return the means of samples in every bin of every region: Mask R-CNN's RoIAlign."""
+    """Return the mean of the samples in every bin of every region (Mask R-CNN's RoIAlign)."""
     height, width = data.shape[-2:]
     result = data.new_empty(rois.shape[0], data.shape[1], rows, columns)
     for at, region in enumerate(rois):
@@ -105,7 +108,7 @@ def _cut(data: Tensor, rois: Tensor, scale: float, rows: int, columns: int, rati
             )
             inside = (places >= -1) & (places <= pixels)
             axes.append((places.clamp(0, pixels - 1), inside, count))
-        if min(down for _, _, down in axes) <= 0:  # an empty region, which has no samples
+        if min(down for _, _, down in axes) <= 0:  # an empty region has no samples
             result[at] = 0
             continue
         (y, rows_inside, down), (x, columns_inside, across) = axes
@@ -123,7 +126,7 @@ def _convolved(
     bias: Tensor,
     *settings: int,
 ) -> Tensor:
-    """Return a convolution whose every tap reads the input at an offset of its own (deformable convolution)."""
+    """Return a deformable convolution: each tap reads the input at its own offset."""
     strides, pads, dilations, (groups, offset_groups, masked) = settings[:2], settings[2:4], settings[4:6], settings[6:]
     count, channels = data.shape[:2]
     height, width = weight.shape[2:]

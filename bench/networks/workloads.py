@@ -1,4 +1,4 @@
-"""Torch modules that each yield one workload of the trial-rate benchmark, as files that ``fleet-tune tune`` takes."""
+"""Torch modules, each for one workload of the trial-rate benchmark, as functions that ``fleet-tune tune`` takes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _SEED = 7
 
 
 class _MatmulRelu(nn.Module):
-    """``relu(x @ w)``; both are inputs, so that no side may re-lay out a constant weight."""
+    """``relu(x @ w)``. Both are inputs, so no side can change the layout of a constant weight beforehand."""
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
         return torch.relu(x @ w)
 
 
 class _ConvNhwc(nn.Module):
-    """3x3 convolution with padding 1 on NHWC data: torch is told NCHW, the permutations say what memory holds."""
+    """3x3 convolution with padding 1 on NHWC data. torch convolves NCHW, so permutations convert the shape."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

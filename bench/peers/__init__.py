@@ -1,1 +1,1 @@
-"""The peers, each in a process of its own: MetaSchedule, and the frameworks that run a network untuned."""
+"""The systems that we compare with, each in its own process: MetaSchedule, and frameworks that do not tune."""

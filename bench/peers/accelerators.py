@@ -1,4 +1,4 @@
-"""The processor that PyTorch's sides run on, and how their calls are timed there: a GPU, or the CPU for rehearsals."""
+"""The processors that PyTorch runs on in a benchmark, and how calls are timed there: a GPU, or the CPU for tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WARM_RUNS, _RUNS = 20, 100
 
 
 class Accelerator(Protocol):
-    """A processor of PyTorch."""
+    """A processor that PyTorch runs on."""
 
     device: str
-    """PyTorch's name for it."""
+    """PyTorch's name of the device."""
     name: str
-    """Name of the product."""
+    """Product name."""
 
     def busy_secs(self, call: Call) -> float:
         """Return the median seconds that a call keeps the processor busy."""
@@ -29,7 +29,7 @@ class Accelerator(Protocol):
         """Return the median seconds that a caller waits for a call."""
 
     def graph(self, call: Call, calls: int) -> Call:
-        """Return so many calls as one, without gaps of the host between them."""
+        """Return one call that makes ``calls`` calls. On a GPU the host leaves no gaps between them."""
 
 
 class Cuda:
@@ -41,7 +41,7 @@ class Cuda:
         self.name = torch.cuda.get_device_name()
 
     def busy_secs(self, call: Call) -> float:
-        """Time by events on the GPU."""
+        """Time with CUDA events, after warm-up runs."""
         times: list[float] = []
         for number in range(_WARM_RUNS + _RUNS):
             begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
@@ -60,7 +60,7 @@ class Cuda:
     def graph(self, call: Call, calls: int) -> Call:
         """Capture a CUDA graph."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call,unused-ignore]
-        with torch.cuda.stream(stream):  # libraries choose their kernels and allocate before the capture
+        with torch.cuda.stream(stream):  # libraries must choose kernels and allocate before the capture
             for _ in range(3):
                 call()
         torch.cuda.current_stream().wait_stream(stream)
@@ -72,7 +72,7 @@ class Cuda:
 
 
 class Host:
-    """This machine's CPU: it has no graphs, so that calls follow each other."""
+    """This machine's CPU. It has no graphs: the calls of a graph are made one after the other."""
 
     device = "cpu"
     name = "CPU"

@@ -1,4 +1,4 @@
-"""Candidates of a dataset as MetaSchedule's own: scheduled, post-processed, with their traces."""
+"""Converts candidates of a dataset to MetaSchedule's: scheduled, post-processed, with their traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Scheduler:
         self.module = parse_module(data.task.workload.module)
 
     def candidate(self, row: int) -> Any | None:
-        """The MeasureCandidate of the dataset's row, None where it cannot be scheduled."""
+        """Return the MeasureCandidate of a row of the dataset; None if it cannot be scheduled."""
         try:
             scheduled = self._space.schedule(self._data.candidate(row))
         except ScheduleError:

@@ -1,9 +1,10 @@
-"""MetaSchedule's evolutionary search, in a process of its own on one core, and the time of each batch it proposes.
+"""The time that MetaSchedule's evolutionary search takes to propose a batch, in its own process on one core.
 
-``python -m bench.peers.evolutionary --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers each
-line ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates,
-after that many records of the dataset. Everything is MetaSchedule's: its default rules and post-processors, its search
-(population 512, 4 generations), its XGBModel and its MemoryDatabase, at their defaults, on one thread.
+``python -m bench.peers.evolutionary --dataset FILE --cpu 0`` prints one JSON line when it is ready. It answers each
+line ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates
+after so many records of the dataset. The first line for a task and a number of records starts a search, with
+``round`` as its seed. Everything is MetaSchedule's: its default rules and post-processors, its search (population 512,
+4 generations), its XGBModel and its MemoryDatabase, with default settings, on one thread.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ _NO_LIMIT = 1 << 30
 
 
 class PeerSearch:
-    """The search of one task after ``records`` measured candidates of MetaSchedule's own sketches.
+    """MetaSchedule's search of one task after ``records`` measured candidates of MetaSchedule's own sketches.
 
-    As in tuning, the records are in its database, from which a population starts, and its cost model is trained on
-    them, a batch after the other. ``train_secs``: what the last of these updates took (features and training).
+    As in tuning, the records are in its database, from which populations start, and its cost model is trained on them,
+    one batch after the other. ``train_secs``: seconds of the last of these updates (features and training).
+    ``scored_by_model``: True if the cost model has seen enough records to score candidates.
     """
 
     def __init__(self, data: TaskData, records: int, seed: int) -> None:
@@ -70,13 +72,16 @@ class PeerSearch:
         self.scored_by_model = model.booster is not None and model.data_size >= model.num_warmup_samples
 
     def propose(self) -> dict[str, Any]:
-        """Seconds, and seconds of the CPU, of one batch; the records stay as they are."""
+        """Propose one batch and return the wall and CPU seconds that this took. The records stay as they are.
+
+        Raises BenchError if MetaSchedule proposes nothing.
+        """
         began, cpu_began = time.perf_counter(), time.process_time()
         candidates = self.context.generate_measure_candidates()
         secs, cpu_secs = time.perf_counter() - began, time.process_time() - cpu_began
         if not candidates:
             raise BenchError("MetaSchedule proposed nothing")
-        # Without it the next call would refuse: the batch counts as measured, but nothing was learned of it.
+        # The next call would fail without results. So the batch counts as measured, but nothing is learned from it.
         results = [ms.runner.RunnerResult(None, "not measured")] * len(candidates)
         self.context.notify_runner_results(candidates, results)
         return {
@@ -89,7 +94,7 @@ class PeerSearch:
 
 
 def _measured(data: TaskData, count: int, seed: int) -> tuple[list[Any], list[Any]]:
-    """``count`` random rows of MetaSchedule's sketches as its own measured candidates and results."""
+    """Return ``count`` random records of MetaSchedule's sketches, as MetaSchedule's candidates and results."""
     scheduler = Scheduler(data)
     theirs = {sketch.id for sketch in data.sketches if sketch.rule not in OWN_RULES}
     rows = [row for row in np.flatnonzero(data.ok).tolist() if data.candidate(row).sketch_id in theirs]
@@ -114,7 +119,7 @@ def _measured(data: TaskData, count: int, seed: int) -> tuple[list[Any], list[An
 @click.option("--dataset", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--cpu", type=int, required=True, help="The only CPU that this process may use.")
 def main(dataset: Path, cpu: int) -> None:
-    """Answers each line of standard input with the time of one proposed batch."""
+    """Answer each line of standard input with the time of one proposed batch."""
     die_with_parent()
     os.sched_setaffinity(0, {cpu})
     measured = read(dataset)

@@ -22,21 +22,23 @@ Outputs = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Example:
-    """A network with the inputs that every side gets: a torch module, or an ONNX file."""
+    """A network (a torch module or an ONNX file) with the inputs that every side gets."""
 
     module: torch.nn.Module | None
+    """None for an ONNX file."""
     file: Path | None
-    """An ONNX file instead of the module."""
+    """The ONNX file; None for a module."""
     inputs: tuple[torch.Tensor, ...]
 
     @property
     def source(self) -> NetworkSource:
-        """The network for the frameworks. PyTorch's sides run no ONNX file."""
+        """The network as the frameworks take it. PyTorch cannot run an ONNX file."""
         return NetworkSource(self.module, self.file, self.inputs)
 
     @cached_property
     def expected(self) -> Outputs:
-        """What the network computes: by PyTorch, or by ONNX Runtime without its own rewriting of the graph."""
+        """The reference outputs: PyTorch's for a module, for an ONNX file those of ONNX Runtime without graph
+        optimizations."""
         if self.module is not None:
             with torch.inference_mode():
                 return as_arrays(self.module(*self.inputs))
@@ -49,19 +51,22 @@ class Example:
 
 
 def as_arrays(value: Any) -> Outputs:
-    """The outputs of a side as arrays, in whichever form it returns them."""
+    """Return the outputs of a side as arrays, whatever form it returns them in."""
     values = [value] if hasattr(value, "shape") else list(value)
     return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in values]
 
 
 def feed(slots: Sequence[Any], inputs: Sequence[torch.Tensor]) -> dict[str, np.ndarray]:
-    """The inputs by the names of an ONNX session's slots."""
+    """Return the inputs as arrays by name; ``slots``: the inputs of an ONNX Runtime session."""
     return {slot.name: tensor.numpy() for slot, tensor in zip(slots, inputs, strict=True)}
 
 
 def load(spec: str) -> Example:
-    """The network of ``file.py:function``, the path relative to the repository, or of an ONNX file with its inputs in
-    the ``.npz`` file beside it (see :mod:`bench.networks.quantise`)."""
+    """Return the network of ``file.py:function`` or of an ONNX file, whose inputs are in the ``.npz`` file beside it
+    (see :mod:`bench.networks.quantise`). Paths are relative to the repository.
+
+    Raises :class:`BenchError` if a file is missing, or ``spec`` has neither form.
+    """
     if not spec.endswith(".onnx"):
         module, inputs = load_example(spec)
         return Example(module, None, inputs)
@@ -74,7 +79,10 @@ def load(spec: str) -> Example:
 
 
 def load_example(spec: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """The torch module and example inputs of ``file.py:function``, the path relative to the repository."""
+    """Return the torch module and the example inputs of ``file.py:function``, with the path relative to the repository.
+
+    Raises :class:`BenchError` for another form.
+    """
     path, _, function = spec.partition(":")
     module_spec = spec_from_file_location("bench_model", ROOT / path)
     if module_spec is None or module_spec.loader is None or not function:

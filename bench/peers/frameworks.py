@@ -1,12 +1,15 @@
-"""Runs one network in one framework, in a process of its own, and times it in turn with the others.
+"""Runs one network in one framework, in its own process. A benchmark starts one process for each side and times them in
+turn.
 
 ``python -m bench.peers.frameworks --side eager --model examples/networks.py:resnet18 --threads 2`` prints one JSON line
-when it is ready (warm, with the network's outputs compared with those expected), then answers each line of standard
-input, the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run. Sides: ``eager``
-(PyTorch), ``compile`` (torch.compile with freezing), ``ort`` (ONNX Runtime), ``openvino`` (as it comes: it computes
-float32 networks in bfloat16 where the CPU has that), ``openvino-f32`` (told to keep float32), ``ours`` (a folder
-written by ``fleet-tune tune``), ``metaschedule`` (one written by :mod:`bench.peers.metaschedule_network`). Each side
-gets its input in its own form (torch's or TVM's tensors, or arrays) and returns its outputs so.
+when it is ready: the network is warm, and its outputs were compared with the expected ones. Each line of standard input
+has the least seconds to run for. The process answers it with ``{"secs": [...]}``: the seconds of each single run.
+
+Sides: ``eager`` (PyTorch), ``compile`` (torch.compile with freezing), ``ort`` (ONNX Runtime), ``openvino`` (with
+default settings: it computes float32 networks in bfloat16 if the CPU supports that), ``openvino-f32`` (told to keep
+float32), ``ours`` (a folder written by ``fleet-tune tune``), ``metaschedule`` (a folder written by
+:mod:`bench.peers.metaschedule_network`). Each side takes its inputs and returns its outputs in its own form (torch's or
+TVM's tensors, or arrays).
 """
 
 from __future__ import annotations
@@ -33,14 +36,15 @@ from devices.networks.frameworks.runners import Loaded, NetworkSource, Run
 _WARM_SECS = 2.0
 _WARM_RUNS = 5
 _FEWEST_RUNS = 10
-# Above it a side computes something else than PyTorch, and its time means nothing. Relative to the largest output.
+# With a larger error a side does not compute the same network, and its time means nothing. Relative to the largest
+# output.
 _LARGEST_ERROR = 1e-2
-# Of bytes, where the last bit of a float sum decides on a quantum, and of sides that choose bfloat16.
+# For quantised networks, where the last bit of a float sum may change a quantum, and for sides that choose bfloat16.
 _LARGEST_LOW_PRECISION_ERROR = 0.1
 
 
 def ours(example: Example, folder: Path | None) -> Callable[[], Any]:
-    """The network that fleet-tune compiled into ``folder``."""
+    """Return a runner of the network that fleet-tune compiled into ``folder``."""
     import fleet_tune
 
     if folder is None:
@@ -51,7 +55,7 @@ def ours(example: Example, folder: Path | None) -> Callable[[], Any]:
 
 
 def metaschedule(example: Example, folder: Path | None) -> Callable[[], Any]:
-    """The network that MetaSchedule tuned into ``folder``."""
+    """Return a runner of the network that :mod:`bench.peers.metaschedule_network` compiled into ``folder``."""
     import tvm
 
     from bench.peers.metaschedule_network import load
@@ -64,7 +68,7 @@ def metaschedule(example: Example, folder: Path | None) -> Callable[[], Any]:
 
 
 def _in(framework: Callable[[NetworkSource], Loaded]) -> Callable[[Example, Path | None], Run]:
-    """The side of a framework, which needs no folder."""
+    """Return the side of a framework that needs no folder."""
     return lambda example, _: framework(example.source)(example.inputs)
 
 
@@ -80,7 +84,10 @@ SIDES: dict[str, Callable[[Example, Path | None], Run]] = {
 
 
 def relative_error(actual: Outputs, expected: Outputs) -> float:
-    """Largest absolute difference over all outputs, divided by the largest absolute expected value."""
+    """Return the largest absolute difference over all outputs, divided by the largest absolute expected value.
+
+    Raises :class:`BenchError` if the shapes differ.
+    """
     if [a.shape for a in actual] != [e.shape for e in expected]:
         raise BenchError(f"outputs of shapes {[a.shape for a in actual]}, expected {[e.shape for e in expected]}")
     scale = max(float(np.abs(e).max()) for e in expected)
@@ -98,7 +105,7 @@ def relative_error(actual: Outputs, expected: Outputs) -> float:
 def main(
     side: str, model: str, threads: int, folder: Path | None, low_precision: bool, fewest_runs: int, unchecked: bool
 ) -> None:
-    """Answers each line of standard input with one block of timed runs."""
+    """Answer each line of standard input with one block of timed runs."""
     die_with_parent()
     torch.set_num_threads(threads)
     example = load(model)

@@ -1,9 +1,10 @@
-"""MetaSchedule as its users run it: how many valid trials a minute it measures on one workload.
+"""MetaSchedule as its users run it: how many valid trials per minute it measures on one workload.
 
-Run in a process of its own: ``python -m bench.peers.metaschedule --workload matmul_relu --trials 64``. Invoked as
-``tune_tir`` with ``LocalBuilder(timeout_sec=180, max_workers=cores)`` (its workers start so slowly that the default of
-30 s would void the trials of the first batch) and everything else at its defaults, for the host's CPU with all cores.
-The clock starts with ``tune_tir``, so it includes MetaSchedule's own start of its workers but no import of TVM.
+Run in its own process: ``python -m bench.peers.metaschedule --workload matmul_relu --trials 64``. It calls ``tune_tir``
+for the host's CPU with all cores, with ``LocalBuilder(timeout_sec=180, max_workers=cores)`` and otherwise default
+settings. The builder's workers start so slowly that with the default timeout of 30 s the trials of the first batch
+would fail. The clock starts with ``tune_tir``: the time includes the start of MetaSchedule's workers, but not the
+import of TVM.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FAILED_SECS = 1e9
 
 
 def matmul_relu(size: int = 256) -> tvm.IRModule:
-    """``relu(a @ b)`` of two ``(size, size)`` float32 matrices."""
+    """Return ``relu(a @ b)`` of two ``(size, size)`` float32 matrices."""
     a = te.placeholder((size, size), name="a")
     b = te.placeholder((size, size), name="b")
     out = topi.nn.relu(topi.matmul(a, b))
@@ -40,7 +41,7 @@ def matmul_relu(size: int = 256) -> tvm.IRModule:
 
 
 def conv2d_nhwc(size: int = 56, channels: int = 64) -> tvm.IRModule:
-    """3x3 convolution, padding 1, of a ``(1, size, size, channels)`` float32 image with HWIO weights."""
+    """Return a 3x3 convolution, padding 1, of a ``(1, size, size, channels)`` float32 image with HWIO weights."""
     data = te.placeholder((1, size, size, channels), name="data")
     weight = te.placeholder((3, 3, channels, channels), name="weight")
     out = topi.nn.conv2d(data, weight, 1, 1, 1, data_layout="NHWC", kernel_layout="HWIO")
@@ -52,14 +53,15 @@ WORKLOADS = {"matmul_relu": matmul_relu, "conv2d_nhwc": conv2d_nhwc}
 
 @derived_object
 class Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Notes after every batch how many trials were valid; ends the tuning once ``limit_secs`` are over.
+    """Records how many trials of every batch were valid, and ends the tuning after ``limit_secs``.
 
-    MetaSchedule's scheduler builds and measures a batch of each task first, and hands over their results one after the
-    other when all are there. It is not ended among them: what was measured of the other tasks would be lost.
+    MetaSchedule's scheduler first builds and measures one batch of each task, and hands over their results one after
+    the other when all are ready. Tuning does not end before the last of these results, because the results not yet
+    handed over would be lost.
 
     Args:
-        start: time on the performance counter.
-        limit_secs: seconds since then.
+        start: start of the tuning, as :func:`time.perf_counter` returns it.
+        limit_secs: seconds from ``start``.
         tasks: number of tasks.
     """
 
@@ -91,22 +93,24 @@ class Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
 
 
 def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) -> dict[str, Any]:
-    """Tunes ``workload`` for at most ``trials`` trials, ending after the batch in which ``limit_secs`` passed.
+    """Tune ``workload`` for at most ``trials`` trials, and end after the first batch that ends past ``limit_secs``.
 
     ``gpu``: attributes of a CUDA target as JSON text, for this machine's GPU; None for its CPU.
 
-    Returns the valid trials a minute up to the end of the last batch, and each batch's figures.
+    Return the valid trials per minute up to the end of the last batch, and each batch's figures. Raises
+    :class:`BenchError` if no batch was measured, or if MetaSchedule stored another number of valid trials than it
+    reported.
     """
     cpu = {"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores(), "opt-level": 3}
     target = tvm.target.Target(json.loads(gpu), host=cpu) if gpu else tvm.target.Target(cpu)
-    # TVM's wheel leaves it to its users to load CUDA's own runtime library, in the processes that run kernels too.
+    # TVM's wheel does not load CUDA's runtime library: we do, also in the processes that run kernels.
     runner = ms.runner.LocalRunner(initializer=prepare_cuda) if gpu else "local"
     if gpu:
         prepare_cuda()
     default_callbacks = ms.measure_callback.MeasureCallback.create("default")
     start = time.perf_counter()
     timeline = Timeline(start, limit_secs)
-    # The clean-up is lenient: MetaSchedule's workers may still write below the folder when tuning has ended.
+    # Errors of the clean-up are ignored: MetaSchedule's workers may still write to the folder after the tuning.
     with tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as folder:
         try:
             ms.tune_tir(
@@ -144,8 +148,8 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
 
 
 def stored_workloads(folder: Path) -> list[int]:
-    """Return the number of the workload of each record with real run times in MetaSchedule's JSON database (one
-    ``[workload, [trace, secs, ...]]`` a line)."""
+    """Return the number of the workload of each valid record in MetaSchedule's JSON database, which has one
+    ``[workload, [trace, secs, ...]]`` per line."""
     records = folder / "database_tuning_record.json"
     rows = [json.loads(line) for line in records.read_text().splitlines()] if records.exists() else []
     return [workload for workload, (_, run_secs, *_) in rows if run_secs and max(run_secs) < _FAILED_SECS]
@@ -157,7 +161,7 @@ def stored_workloads(folder: Path) -> list[int]:
 @click.option("--limit-secs", type=float, default=float("inf"), help="End after the batch in which this time passed.")
 @click.option("--gpu", help="Attributes of a CUDA target as JSON text; else the CPU.")
 def main(workload: str, trials: int, limit_secs: float, gpu: str | None) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     click.echo(json.dumps(tune(workload, trials, limit_secs, gpu)))
 

@@ -1,9 +1,9 @@
 """MetaSchedule's kernels: ``python -m bench.peers.metaschedule_kernels MODEL OUT --fleet FILE --budget-secs 240``.
 
-The tasks that our run of the same kernels tunes (:mod:`bench.gpu.kernel_tasks`), as one call of ``tune_tir`` with
-MetaSchedule's own builder, runner, search and scheduler of tasks. Batches have 16 trials instead of 64, so that each
-of twenty tasks gets its turn within minutes. What each batch found is kept in OUT at once, beside MetaSchedule's own
-database: the same command goes on until the time is used.
+Tunes the tasks that our run of the same kernels tunes (:mod:`bench.gpu.kernel_tasks`), in one call of ``tune_tir`` with
+MetaSchedule's own builder, runner, search and task scheduler. Batches have 16 trials instead of 64, so that each of
+twenty tasks gets a batch within minutes. The results of each batch are written to OUT at once, beside MetaSchedule's
+own database: the same command resumes until the time is used up.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from fleet_tune.base.domain import DeviceClass, Task
 
 _BATCH = 16
 _MANY = 1_000_000
-_FAILED_SECS = 1e9  # what MetaSchedule has of a failed run
+_FAILED_SECS = 1e9  # MetaSchedule reports a failed run as this many seconds
 
 
 @derived_object
 class _KeptBatches(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Keeps each batch, and ends the tuning with the one in which the time passed."""
+    """Writes down the figures of each batch, and ends the tuning after the first batch that ends past the time."""
 
     def __init__(self, kept: KeptLines, names: Sequence[str], left_secs: float) -> None:
         super().__init__()
@@ -68,7 +68,8 @@ class _KeptBatches(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
 
 
 def tune(tasks: Mapping[str, Task], device_class: DeviceClass, out: Path, budget_secs: float) -> dict[str, Any]:
-    """Tune until the batches in ``out`` have taken ``budget_secs``, those of earlier calls included."""
+    """Tune until the batches in ``out``, also those of earlier calls, have taken ``budget_secs``; return
+    :func:`figures`."""
     kept = KeptLines(out / "batches.jsonl")
     spent = sum(batch["secs"] for batch in kept.found.values())
     if spent < budget_secs:
@@ -77,8 +78,8 @@ def tune(tasks: Mapping[str, Task], device_class: DeviceClass, out: Path, budget
 
 
 def figures(tasks: Mapping[str, Task], batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the best time of each kernel as MetaSchedule measured it (``best_secs``, None where nothing ran), and the
-    trials of all: how many, those that ran, and these a minute."""
+    """Return the best time of each kernel as MetaSchedule measured it (``best_secs``, None if no trial succeeded), and
+    over all kernels the number of trials, of valid trials, and of valid trials per minute."""
     kernels: dict[str, dict[str, Any]] = {}
     for name in tasks:
         own = [batch for batch in batches if batch["kernel"] == name]
@@ -98,9 +99,9 @@ def _tune(tasks: Mapping[str, Task], device_class: DeviceClass, out: Path, kept:
     on_gpu = is_cuda(device_class)
     if on_gpu:
         prepare_cuda()
-        # It needs a compiler of its own; its builders inherit the variable.
+        # Choose TVM's CUDA compiler for MetaSchedule: its builder processes inherit the variable.
         os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc" if shutil.which("nvcc") else "nvrtc"
-    load_intrinsics(device_class.target)  # its rules look them up
+    load_intrinsics(device_class.target)  # MetaSchedule's rules look them up
     batches = _KeptBatches(kept, list(tasks), left_secs)
     try:
         ms.tune_tir(
@@ -109,9 +110,9 @@ def _tune(tasks: Mapping[str, Task], device_class: DeviceClass, out: Path, kept:
             str(out),
             max_trials_global=_MANY,
             num_trials_per_iter=_BATCH,
-            # Its workers start so slowly that the default of 30 s would void the trials of the first batch.
+            # Its workers start so slowly that with the default of 30 s the trials of the first batch would fail.
             builder=ms.builder.LocalBuilder(timeout_sec=180, max_workers=cores()),
-            # TVM's wheel leaves it to its users to load CUDA's own runtime library, in the processes that run kernels.
+            # TVM's wheel does not load CUDA's runtime library: the processes that run kernels do.
             runner=ms.runner.LocalRunner(initializer=prepare_cuda) if on_gpu else "local",
             measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), batches],
         )
@@ -126,7 +127,7 @@ def _tune(tasks: Mapping[str, Task], device_class: DeviceClass, out: Path, kept:
 @click.option("--fleet", type=click.Path(path_type=Path), required=True, help="Fleet file with one device.")
 @click.option("--budget-secs", type=float, required=True)
 def main(model: str, out: Path, fleet: Path, budget_secs: float) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     device_class = device_class_of(fleet)
     click.echo(json.dumps(tune(kernel_tasks(model, device_class), device_class, out, budget_secs)))

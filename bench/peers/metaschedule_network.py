@@ -1,15 +1,18 @@
-"""A whole network tuned by MetaSchedule for a given time, the way TVM's guide to end-to-end optimization has it.
+"""Tunes a whole network with MetaSchedule for a given time, as TVM's guide to end-to-end optimization does.
 
-``python -m bench.peers.metaschedule_network MODEL OUT --budget-secs 120`` goes through the steps of TVM's own
-``static_shape_tuning`` pipeline with ``cpu_weight_prepack`` (its advice for CPUs), one by one, because that pipeline
-ends after a number of trials and a comparison needs it to end after a time: with the batch in which the time passed, or
-that with which all kernels have had one. The clock starts with the tuning, when the steps before it are done. OUT then
-holds the compiled network and its weights, for :func:`load`. With ``--moment 60`` it has the network of after a minute
-too, or the first one of which all kernels have had a batch, in a folder of its own: it is compiled in the end, from
-what was measured by then. A kernel without a record stays as TVM leaves it, unscheduled; the figures say how many those
-are. A batch has ``--batch`` trials: smaller ones let all have a turn in time. With ``--our-engine`` MetaSchedule's
-search builds and measures with ours (:mod:`bench.peers.our_engine`), and its networks are compiled with our passes too:
-their kernels are those that were measured.
+``python -m bench.peers.metaschedule_network MODEL OUT --budget-secs 120`` runs the steps of TVM's own
+``static_shape_tuning`` pipeline with ``cpu_weight_prepack`` (TVM's advice for CPUs) one by one. That pipeline ends
+after a number of trials, but a comparison needs tuning that ends after a time. Tuning ends after the first batch that
+ends past the budget, but not before each kernel has had a batch. The clock starts when the steps before the tuning are
+done. OUT then holds the compiled network and its weights, for :func:`load`.
+
+With ``--moment 60`` a subfolder of OUT also holds the network as it was after 60 seconds, or when each kernel had had a
+batch if that was later. It is compiled at the end, from what was measured by then. A kernel without a record is left
+unscheduled, as TVM leaves it; the figures have the number of these kernels. A batch has ``--batch`` trials: with small
+batches every kernel gets one within the time.
+
+With ``--our-engine`` MetaSchedule's search builds and measures on our engine (:mod:`bench.peers.our_engine`). Its
+networks are then compiled with our passes too, so that their kernels are those that were measured.
 """
 
 from __future__ import annotations
@@ -42,20 +45,21 @@ from devices.builds.worker import PASS_OPTIONS
 from devices.instruction_sets import native_cpu
 
 _LIBRARY, _PARAMETERS = "network.so", "parameters.npz"
-# More trials than the time is enough for.
+# More trials than fit into any budget.
 _MANY = 1_000_000
 BATCH = 64
-"""Trials of a batch of MetaSchedule's scheduler, by default."""
+"""Default number of trials in a batch of MetaSchedule's task scheduler."""
 
 
 @derived_object
 class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Keeps a copy of the database after the first batch past each of some moments at which all tasks have had one."""
+    """Keeps a copy of the database for each of some moments (in seconds): after the first batch that ends past the
+    moment, and not before all tasks have had a batch."""
 
     def __init__(self, timeline: Timeline, profiler: Any, database: Path, moments: Sequence[float]) -> None:
         super().__init__()
         self.kept: list[tuple[Path, dict[str, float]]] = []
-        """Folder, and the seconds, trials and seconds of the device by then."""
+        """Folder of each copy, with the seconds, the trials and the device's seconds until then."""
         self._timeline = timeline
         self._profiler = profiler
         self._database = database
@@ -74,7 +78,7 @@ class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
 
 
 def runner_secs(profiler: Any) -> float:
-    """Return the seconds that MetaSchedule's runner has had so far, by its own profiler."""
+    """Return the seconds that MetaSchedule's runner has taken so far, by MetaSchedule's own profiler."""
     spent = profiler.get()
     return float(sum(spent.get(name, 0.0) for name in ("SendToRunner", "JoinRunnerFutures")))
 
@@ -88,14 +92,22 @@ def tune(
     batch: int = BATCH,
     seed: int | None = None,
 ) -> dict[str, Any]:
-    """Tunes ``model`` (file.py:function) for ``budget_secs`` and compiles it into ``out``, an existing folder, and the
-    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine. ``batch``: trials of a batch of
-    its scheduler."""
+    """Tune a network, compile it and return the figures.
+
+    Args:
+        model: file.py:function.
+        out: existing folder for the compiled network. The networks of earlier ``moments`` go into subfolders.
+        budget_secs: seconds of tuning.
+        moments: seconds after which the network is compiled too.
+        on_ours: build and measure on our engine.
+        batch: trials in a batch of MetaSchedule's task scheduler.
+        seed: seed of the search; None for a random one.
+    """
     module, inputs = load_example(model)
     program = torch.export.export(module, inputs)
     network = from_exported_program(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
     network, parameters = relax.frontend.detach_params(network)
-    # All of its kernels are scheduled by the tuner: at TVM's own optimization level, 3.
+    # The tuner schedules all kernels, so the target keeps TVM's default optimization level, 3.
     target = tvm.target.Target({"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores()})
     with target, tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as made:
         folder = Path(made) / "database"
@@ -137,7 +149,7 @@ def tune(
 
 
 def _compile(network: Any, parameters: Sequence[Any], target: Any, database: Path, out: Path) -> None:
-    """Compile the network from what is in a database."""
+    """Compile the network with the schedules of a database into the folder ``out``."""
     finish = [
         transform.MetaScheduleApplyDatabase(str(database)),
         transform.SplitLayoutRewritePreproc(),
@@ -151,8 +163,8 @@ def _compile(network: Any, parameters: Sequence[Any], target: Any, database: Pat
 
 @contextmanager
 def _engine() -> Iterator[dict[str, Any]]:
-    """Yield MetaSchedule's own builder. Its workers start so slowly that the default of 30 s would void the trials of
-    the first batch."""
+    """Yield MetaSchedule's own builder. Its workers start so slowly that with the default timeout of 30 s the trials of
+    the first batch would fail."""
     yield {"builder": ms.builder.LocalBuilder(timeout_sec=180, max_workers=cores())}
 
 
@@ -175,7 +187,7 @@ def _tune(
 
 
 def _save_parameters(executable: Any, parameters: Sequence[Any], path: Path) -> None:
-    """The weights as ``main`` takes them: laid out anew where its kernels want it."""
+    """Save the weights as ``main`` takes them, in the layouts that its kernels need."""
     machine = relax.VirtualMachine(executable, tvm.cpu())
     if parameters and "main_transform_params" in executable.as_text():
         parameters = list(machine["main_transform_params"](list(parameters)))
@@ -183,11 +195,11 @@ def _save_parameters(executable: Any, parameters: Sequence[Any], path: Path) -> 
 
 
 def load(folder: Path) -> Callable[..., Any]:
-    """The compiled network in ``folder`` as a function of TVM's tensors."""
+    """Return the compiled network in ``folder`` as a function of TVM tensors."""
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / _LIBRARY)), tvm.cpu())
     with np.load(folder / _PARAMETERS, allow_pickle=False) as arrays:
         parameters = [tvm.runtime.tensor(arrays[f"arr_{at}"]) for at in range(len(arrays.files))]
-    main = machine["main"]  # to look it up takes time, which is no time of the network's
+    main = machine["main"]  # the lookup takes time that must not count as the network's
     return lambda *inputs: main(*inputs, *parameters)
 
 
@@ -208,7 +220,7 @@ def main(
     batch: int,
     seed: int | None,
 ) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     out.mkdir(parents=True, exist_ok=True)
     click.echo(json.dumps(tune(model, out, budget_secs, moments, on_ours, batch, seed)))

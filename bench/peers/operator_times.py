@@ -1,8 +1,9 @@
 """The time of each operator of a network in a framework, by the framework's own profiler.
 
-``python -m bench.peers.operator_times --side ort --model FILE.py:FUNCTION --threads 2`` prints one line of JSON: for
-every operator that the framework runs its kind, the shape of its first output and its median seconds, and the median
-seconds of whole runs without the profiler. Sides: ``ort`` (ONNX Runtime), ``openvino`` (told to keep float32).
+``python -m bench.peers.operator_times --side ort --model FILE.py:FUNCTION --threads 2`` prints one line of JSON. Each
+operator that the framework runs has its name, its kind, the shape of its first output and its median seconds. ``secs``
+is the median seconds of whole runs without the profiler. Sides: ``ort`` (ONNX Runtime), ``openvino`` (told to keep
+float32).
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from bench.processes import die_with_parent
 
 _WARM_RUNS = 20
 _Times = dict[tuple[str, str, tuple[int, ...]], float]
-"""Seconds by name, kind and shape of an operator."""
+"""Seconds of each operator in one run, by its name, its kind and the shape of its first output."""
 
 
 def onnx_runtime(example: Example, runs: int) -> tuple[list[_Times], float]:
-    """Return the times of the operators in each run, and the median seconds of a run without the profiler."""
+    """Return the operators' times in each of ``runs`` profiled runs, and the median seconds of a run without the
+    profiler."""
     import onnxruntime as ort
 
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
@@ -61,7 +63,7 @@ def onnx_runtime(example: Example, runs: int) -> tuple[list[_Times], float]:
 
 
 def openvino(example: Example, runs: int) -> tuple[list[_Times], float]:
-    """Return the same as :func:`onnx_runtime`."""
+    """Return what :func:`onnx_runtime` returns."""
     import openvino as ov
 
     settings = {
@@ -118,7 +120,7 @@ def _medians(found: list[_Times]) -> Iterator[dict[str, Any]]:
 @click.option("--threads", type=click.IntRange(min=1), required=True)
 @click.option("--runs", type=click.IntRange(min=1), default=50, show_default=True)
 def main(side: str, model: str, threads: int, runs: int) -> None:
-    """Prints the times as one line of JSON."""
+    """Print the times as one line of JSON."""
     die_with_parent()
     torch.set_num_threads(threads)
     with torch.inference_mode():

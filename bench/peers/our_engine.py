@@ -1,11 +1,14 @@
-"""Our builder and our device behind MetaSchedule's interfaces: its search then runs on our engine, so that what the
-search brings and what the engine brings can be told apart.
+"""Our builder and our device behind MetaSchedule's interfaces. MetaSchedule's search then runs on our engine, which
+separates the effect of the search from the effect of the engine.
 
-What is not ours in it: MetaSchedule proposes, builds and measures a batch at a time, and each waits for the other.
-Every candidate is measured until its time has converged: MetaSchedule does not tell its runner of which task a kernel
-is, so that no candidate can be given up against the task's best. Weights may stay in the caches between two runs of a
-kernel, as in its own runner; ours come from memory where those of the network do not fit. The tasks are those of TVM's
-own pipeline, without our rewrites of the graph.
+These parts still differ from a run of ours:
+
+- MetaSchedule proposes, builds and measures one batch at a time; each of these steps waits for the one before it.
+- Every candidate is measured until its time has converged. MetaSchedule does not tell its runner which task a kernel
+  belongs to, so no measurement can be stopped early because the candidate is slower than the task's best.
+- Weights may stay in the caches between two runs of a kernel, as in MetaSchedule's own runner. In our runs they come
+  from memory if the network's weights do not fit into the caches.
+- The tasks are those of TVM's own pipeline, without our rewrites of the graph.
 """
 
 from __future__ import annotations
@@ -33,11 +36,11 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Candidate, Outcome
 
 BUILD_TIMEOUT_SECS = 180.0
-"""That of MetaSchedule's own builder in these comparisons."""
+"""Timeout of a build, the same as for MetaSchedule's own builder in these comparisons."""
 
 
 def use_our_passes() -> None:
-    """Build all kernels of this process as our builders do, networks included."""
+    """Make TVM build all kernels of this process with our passes, also those of networks."""
     from devices.builds.passes.kernel_passes import use_kernel_passes
     from devices.builds.passes.vector_math import use_vector_math
 
@@ -46,8 +49,8 @@ def use_our_passes() -> None:
 
 
 def compile_program(module_text: str, target_text: str) -> bytes:
-    """Return the shared object of a scheduled program (TVM's JSON text), which takes its weights in the layout that the
-    schedule wants, as MetaSchedule's own builder has it."""
+    """Return the shared object of a scheduled program (``module_text``: TVM's JSON). As with MetaSchedule's own
+    builder, it takes its weights in the layout of the schedule."""
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
@@ -60,17 +63,18 @@ def compile_program(module_text: str, target_text: str) -> bytes:
 
 
 class _BuildProcess:
-    """A process that has loaded TVM; one that hangs or ends is replaced, and no other notices."""
+    """A build process that has loaded TVM. If it hangs or ends, it is replaced; the other processes are not
+    affected."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._pool: ProcessPoolExecutor | None = None
 
     def build(self, text: str) -> bytes | str:
-        """Return the shared object of a program, or why there is none."""
+        """Return the shared object of a program (TVM's JSON), or the reason why it was not built."""
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=use_our_passes)
-            self._pool.submit(use_our_passes).result()  # the start is no time of the program's
+            self._pool.submit(use_our_passes).result()  # the start must not count as build time
         try:
             return self._pool.submit(compile_program, text, self._target).result(BUILD_TIMEOUT_SECS)
         except TimeoutError:
@@ -79,7 +83,7 @@ class _BuildProcess:
         except BrokenProcessPool as error:
             self.close()
             return f"the build process ended: {last_line(error)}"
-        except Exception as error:  # of TVM, about this program
+        except Exception as error:  # TVM may raise anything over a program
             return last_line(error)
 
     def close(self) -> None:
@@ -96,9 +100,9 @@ class WarmBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
     """Builds in processes that have loaded TVM, with our passes and our linker, for this machine's CPU.
 
     Args:
-        folder: where the kernels go.
+        folder: existing folder for the kernels.
         workers: number of processes.
-        threads: of the device that they are for.
+        threads: number of threads of the device that runs the kernels.
     """
 
     def __init__(self, folder: Path, workers: int, threads: int) -> None:
@@ -113,7 +117,7 @@ class WarmBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
         self._threads = ThreadPoolExecutor(workers)
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        """Return a file or an error for each program."""
+        """Return a BuilderResult for each program: the path of its kernel, or an error."""
         import tvm
 
         texts = [tvm.ir.save_json(each.mod) for each in build_inputs]
@@ -135,7 +139,7 @@ class WarmBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
     def _result(self, built: bytes | str) -> Any:
         if isinstance(built, str):
             return ms.builder.BuilderResult(None, built)
-        path = self._folder / f"kernel-{next(self._numbers)}" / "kernel.so"  # MetaSchedule removes its folder
+        path = self._folder / f"kernel-{next(self._numbers)}" / "kernel.so"  # MetaSchedule removes the kernel's folder
         path.parent.mkdir()
         path.write_bytes(built)
         return ms.builder.BuilderResult(str(path), None)
@@ -143,7 +147,7 @@ class WarmBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
 
 @derived_object
 class _Measured(ms.runner.PyRunnerFuture):  # type: ignore[misc]
-    """A result that is there."""
+    """A future that is already done."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -158,7 +162,8 @@ class _Measured(ms.runner.PyRunnerFuture):  # type: ignore[misc]
 
 @derived_object
 class DeviceRunner(ms.runner.PyRunner):  # type: ignore[misc]
-    """Measures on a device of ours until the time has converged. Outputs are not compared, as MetaSchedule does not."""
+    """Measures kernels on one of our devices until their times have converged. As in MetaSchedule, the outputs are not
+    checked."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -166,7 +171,7 @@ class DeviceRunner(ms.runner.PyRunner):  # type: ignore[misc]
         self._tasks: set[str] = set()
 
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
-        """Return the time or an error of each kernel."""
+        """Return a finished future for each kernel, with its time in seconds or an error."""
         return [_Measured(self._measured(each)) for each in runner_inputs]
 
     def _measured(self, given: Any) -> Any:
@@ -176,13 +181,13 @@ class DeviceRunner(ms.runner.PyRunner):  # type: ignore[misc]
         try:
             library = path.read_bytes()
             outputs = (len(args) - 1,)
-            if task not in self._tasks:  # never run: nothing is compared
+            if task not in self._tasks:  # the device wants an oracle, but never runs it: no output is checked
                 self._device.add_oracle(Artifact(task, None, library, args, args, outputs, (), "", 0.0))
                 self._tasks.add(task)
             candidate = Candidate(task, 0, path.parent.name, ())
             artifact = Artifact(task, candidate, library, args, args, outputs, (), "", 0.0)
             measurement = self._device.measure(MeasureRequest(artifact, incumbent_secs=0.0))
-        except Exception as error:  # the device is lost: MetaSchedule goes on with the next
+        except Exception as error:  # the device is lost: MetaSchedule continues with the next kernel
             return ms.runner.RunnerResult(None, last_line(error))
         if measurement.outcome is not Outcome.OK:
             return ms.runner.RunnerResult(None, f"{measurement.outcome}: {measurement.detail}")
@@ -191,9 +196,9 @@ class DeviceRunner(ms.runner.PyRunner):  # type: ignore[misc]
 
 @contextmanager
 def our_engine(folder: Path, threads: int) -> Iterator[dict[str, Any]]:
-    """Yield ``builder`` and ``runner`` for MetaSchedule's tuners, on this machine's CPU.
+    """Yield the ``builder`` and the ``runner`` arguments of MetaSchedule's tuners, for this machine's CPU.
 
-    ``folder``: for the kernels, an existing folder.
+    ``folder``: existing folder for the kernels. ``threads``: number of threads of a kernel, and of build processes.
     """
     config = DeviceConfig(name="local", threads=threads)
     builder = WarmBuilder(folder, threads, threads)

@@ -1,10 +1,10 @@
 """MetaSchedule's cost model on the candidates of a dataset: its features, its training, its ranking.
 
-``python -m bench.peers.per_store --dataset FILE --seeds 20`` prints one JSON line: for every seed and task the run time
-of the best candidate in the eighth that MetaSchedule's XGBModel ranks first, after training on the seed's 64 records.
-Features are its PerStoreFeature of the scheduled programs, extracted once in ``--jobs`` processes and kept in a folder
-of temporary files. The model is its XGBModel at its defaults but for one: it is used from the first sample on, not only
-once it has seen 100 (until then it would rank at random).
+``python -m bench.peers.per_store --dataset FILE --seeds 20`` prints one JSON line. It has for every seed and task the
+run time of the best candidate in the eighth that MetaSchedule's XGBModel ranks first, after training on the seed's 64
+records. The features are MetaSchedule's PerStoreFeature of the scheduled programs. They are extracted once, in
+``--jobs`` processes, and kept in a temporary folder. XGBModel has its default settings, except that its predictions are
+used from the first sample on. By default it ranks at random until it has seen 100 samples.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 from fleet_tune.base.task_data import Dataset, TaskData
 
 CHUNK = 50
-"""Candidates that a process schedules at a time."""
+"""Number of candidates that a process schedules at a time."""
 
 Features = list[NDArray[np.float32]]
-"""Features of each candidate (stores, 164); (0, 164) for one that cannot be scheduled."""
+"""Features of each candidate, shape ``(stores, 164)``; ``(0, 164)`` if it cannot be scheduled."""
 
 
 @lru_cache(maxsize=1)
@@ -53,7 +53,8 @@ def _scheduler(dataset: Path, at: int) -> tuple[Scheduler, ms.TuneContext]:
 
 
 def extract(dataset: Path, at: int, rows: tuple[int, ...]) -> Features:
-    """MetaSchedule's per-store features of candidates of one task, scheduled with its post-processors."""
+    """Return MetaSchedule's per-store features of the candidates ``rows`` of the dataset's ``at``-th task, which are
+    scheduled with MetaSchedule's post-processors."""
     scheduler, context = _scheduler(dataset, at)
     extractor = ms.feature_extractor.PerStoreFeature()
     extracted: Features = []
@@ -68,7 +69,8 @@ def extract(dataset: Path, at: int, rows: tuple[int, ...]) -> Features:
 
 
 def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Features]:
-    """The features of the first ``limit`` candidates of every task, from the temporary folder where they are known."""
+    """Return the features of the first ``limit`` candidates of every task. They are extracted in ``jobs`` processes
+    unless the temporary folder has them."""
     content = _candidates_hash(dataset)
     folder = Path(tempfile.gettempdir()) / "fleet-tune-bench"
     folder.mkdir(exist_ok=True)
@@ -95,7 +97,7 @@ def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Fe
 
 
 def _candidates_hash(dataset: Dataset) -> str:
-    """Hash of the tasks and candidates of a dataset, whatever is known of them, and of TVM's version."""
+    """Hash the tasks and candidates of a dataset, without their measurements, and TVM's version."""
     hasher = hashlib.blake2b(tvm.__version__.encode(), digest_size=8)
     for data in dataset:
         hasher.update(data.task.id.encode() + data.sketch_of.tobytes())
@@ -106,7 +108,7 @@ def _candidates_hash(dataset: Dataset) -> str:
 
 @derived_object
 class PrecomputedFeatures(ms.feature_extractor.PyFeatureExtractor):  # type: ignore[misc]
-    """Answers with the features that its caller laid out: those of the candidates in the same call."""
+    """Returns the features that its caller has put into ``laid_out``: those of the candidates of the next call."""
 
     def __init__(self, laid_out: Features) -> None:
         super().__init__()
@@ -117,8 +119,9 @@ class PrecomputedFeatures(ms.feature_extractor.PyFeatureExtractor):  # type: ign
 
 
 def ranking(data: TaskData, features: Features, records: Rows, explored: Rows, cores: int) -> tuple[Any, float]:
-    """Scores of the ``explored`` candidates (lower is better) by a model trained on the ``records``, and the seconds
-    of that training. What cannot be scheduled scores infinity, since MetaSchedule's search throws it away."""
+    """Train a model on the ``records`` and return its scores of the ``explored`` candidates (lower is better), and the
+    seconds of the training. Candidates that cannot be scheduled score infinity, since MetaSchedule's search discards
+    them."""
     module = parse_module(data.task.workload.module)
     context = ms.TuneContext(module, target=parse_target(data.task.device_class.target), num_threads=1)
     laid_out: Features = []
@@ -144,8 +147,11 @@ def ranking(data: TaskData, features: Features, records: Rows, explored: Rows, c
 def best_by_seed(
     path: Path, features: list[Features], seeds: tuple[int, ...], calibration: int, share: int, limit: int
 ) -> tuple[list[list[float]], list[float]]:
-    """Best run time in the first share of the ranking of each task with enough candidates, a row for each seed; seconds
-    of every training."""
+    """Return for each seed the run times of the best candidates in the first ``1 / share`` of the ranking, one for each
+    task with enough candidates; and the seconds of every training.
+
+    ``calibration``: number of records to train on. ``limit``: use the first so many candidates of each task.
+    """
     dataset = read(path)
     tasks = with_enough(dataset, calibration, limit)
     best, trainings = [], []
@@ -170,7 +176,7 @@ def best_by_seed(
 @click.option("--limit", type=click.IntRange(min=1), required=True, help="Candidates of each task.")
 @click.option("--jobs", type=click.IntRange(min=1), required=True)
 def main(dataset: Path, seeds: int, calibration: int, share: int, limit: int, jobs: int) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     began = time.perf_counter()
     features = all_features(dataset, read(dataset), limit, jobs)

@@ -1,8 +1,9 @@
-"""MetaSchedule's cost model in the same comparison as ours: one task in-domain, or trained on some tasks for others.
+"""MetaSchedule's cost model in the same comparison as ours: trained on records of one task, or of other tasks.
 
-``python -m bench.peers.per_store_models --dataset FILE --other-tasks FILE ...`` prints one JSON line. Its XGBModel is
-as in :mod:`bench.peers.per_store`: its own features, extracted once and kept among the temporary files, all else at its
-defaults but for one: it is used from the first sample on.
+``python -m bench.peers.per_store_models --dataset FILE --other-tasks FILE ...`` prints one JSON line. MetaSchedule's
+XGBModel is used as in :mod:`bench.peers.per_store`: with its own features, which are extracted once and kept among the
+temporary files, and with its default settings. The one exception is that its predictions are used from the first sample
+on.
 """
 
 from __future__ import annotations
@@ -28,15 +29,20 @@ from devices.targets import parse_target
 from fleet_tune.base.task_data import TaskData
 
 EXTRACTED = 64
-"""Candidates whose feature extraction is timed; prediction is timed for as many as ours."""
+"""Number of candidates whose feature extraction is timed."""
 PREDICTED = 512
+"""Number of candidates whose prediction is timed, as for our model."""
 
 
 def in_domain(
     path: Path, features: list[Features], at: int, counts: tuple[int, ...], seeds: tuple[int, ...], limit: int | None
 ) -> dict[str, list[list[float]]]:
-    """Quality of the rankings of one task's test (:meth:`Ranked.listed`) and the seconds of the training, by number of
-    records and seed."""
+    """Return the figures of models that are trained and tested on one task, the dataset's ``at``-th.
+
+    For each number of records in ``counts`` (0 for all) the result has one row for each seed: the quality of the
+    ranking of the test candidates (:meth:`Ranked.listed`), then the seconds of the training. ``limit``: use the first
+    so many candidates of the task; None for all.
+    """
     data = first(read(path)[at], limit)
     figures: dict[str, list[list[float]]] = {str(count): [] for count in counts}
     for seed in seeds:
@@ -48,7 +54,7 @@ def in_domain(
 
 
 class _Together:
-    """One XGBModel for several tasks."""
+    """One XGBModel that several tasks share."""
 
     def __init__(self) -> None:
         self._laid_out: Features = []
@@ -82,7 +88,13 @@ def _context(data: TaskData) -> tuple[Any, Any]:
 def across(
     path: Path, other_tasks: Path, features: list[Features], theirs: list[Features], count: int, seed: int, limit: int
 ) -> tuple[list[list[float]], float]:
-    """Trained on ``count`` random records of every task of one dataset (0: all), ranking all of another's."""
+    """Train on ``count`` random records (0 for all) of each task of the dataset at ``path``, and rank the candidates of
+    each task of ``other_tasks``. Return the quality of each ranking (:meth:`Ranked.listed`) and the seconds of the
+    training.
+
+    ``features``, ``theirs``: features of the first candidates of each task of the first and of the second dataset; the
+    candidates that have features are ranked. ``limit``: the records are among the first so many candidates of a task.
+    """
     together = _Together()
     began = time.perf_counter()
     for data, task_features in zip(read(path), features, strict=True):
@@ -97,7 +109,9 @@ def across(
 
 
 def prediction_secs(path: Path, features: list[Features]) -> float:
-    """CPU seconds for 512 candidates: those of its feature extraction and of its prediction, median over the tasks."""
+    """Return the CPU seconds that MetaSchedule takes to extract the features of :data:`PREDICTED` candidates and to
+    predict their scores: the median over the tasks. The time of the extraction is scaled up from :data:`EXTRACTED`
+    candidates."""
     taken = []
     for at, data in enumerate(read(path)):
         rows = np.arange(min(len(features[at]), 64))
@@ -105,7 +119,7 @@ def prediction_secs(path: Path, features: list[Features]) -> float:
         extract(path, at, tuple(range(EXTRACTED)))
         first = time.process_time() - began
         began = time.process_time()
-        extract(path, at, tuple(range(EXTRACTED)))  # the second time without the set-up of the task
+        extract(path, at, tuple(range(EXTRACTED)))  # now without the set-up of the task
         secs = min(first, time.process_time() - began) * PREDICTED / EXTRACTED
         together = _Together()
         together.learn(data, features[at], rows)
@@ -124,7 +138,7 @@ def prediction_secs(path: Path, features: list[Features]) -> float:
 @click.option("--limit", type=click.IntRange(min=1), required=True, help="Candidates of each task.")
 @click.option("--jobs", type=click.IntRange(min=1), required=True)
 def main(dataset: Path, other_tasks: Path, seeds: int, counts: tuple[int, ...], limit: int, jobs: int) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     tasks, others = read(dataset), read(other_tasks)
     features = all_features(dataset, tasks, limit, jobs)

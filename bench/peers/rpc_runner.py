@@ -1,8 +1,9 @@
-"""MetaSchedule's RPCRunner as its users run it: one measurement for each line on the standard input.
+"""MetaSchedule's RPCRunner as its users run it: one measurement for each line of standard input.
 
-Run in a process of its own: ``python -m bench.peers.rpc_runner TRACKER_PORT KEY``. The artifact is LocalBuilder's, with
-its defaults: an archive of object files, which the server links when it loads it. ``linked`` on a line measures the
-same kernel as a shared library instead, which RPCRunner takes too.
+Run in its own process: ``python -m bench.peers.rpc_runner TRACKER_PORT KEY``. An empty line measures the artifact that
+LocalBuilder makes by default: an archive of object files, which the server links when it loads it. The line ``linked``
+measures the same kernel as a shared library, which RPCRunner accepts too. The answer is a JSON line with the seconds of
+the whole measurement (``wall_secs``) and those of the evaluator in it (``kernel_secs``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SIZE = 128
 
 
 def timed_evaluator(session: Any, module: Any, device: Any, config: EvaluatorConfig, args: Any) -> list[float]:
-    """RPCRunner's own evaluator; the seconds that it took are put behind its results."""
+    """Run RPCRunner's own evaluator, and append the seconds that it took to its results."""
     started = time.perf_counter()
     costs = default_run_evaluator(session, module, device, config, args)
     return [*costs, time.perf_counter() - started]

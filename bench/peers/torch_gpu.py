@@ -1,24 +1,26 @@
-"""Seconds that PyTorch takes on the GPU for a network, by its own means.
+"""Seconds that PyTorch itself takes for a network on the GPU.
 
-``python -m bench.peers.torch_gpu --model examples/networks.py:resnet18`` prints one line of JSON: ``sides`` has the
-median seconds that a call of each side takes the GPU, by its events; ``calls`` those that a caller waits for it, by the
-host's clock, as our networks are timed; ``reasons`` why a side has none. ``best_secs`` is that of ``graph`` on the GPU.
+``python -m bench.peers.torch_gpu --model examples/networks.py:resnet18`` prints one line of JSON. ``sides`` has the
+median seconds for which a call of each side keeps the GPU busy, by CUDA events. ``calls`` has the median seconds that a
+caller waits for a call, by the host's clock, as our networks are timed. ``reasons`` says why a side failed.
+``best_secs`` is the value of ``graph`` in ``sides``.
 
-A side is a way of calling, and what may follow it:
+A side is a way to call the network (the first three), and options that may follow it:
 
 ==================  =======================================================================================
 ``eager``           single calls
 ``graph``           the same calls as one CUDA graph
 ``compile``         ``torch.compile(mode="max-autotune")``
-``-tf32``           products in TF32, which is not float32: ten bits of mantissa. Else TF32 is off
-``-fp16``           the network converted to float16. Else it is float32
-``-channels-last``  images and filters with their channels last in memory, as our kernels have them
+``-tf32``           products in TF32, which has only ten bits of mantissa. By default TF32 is off
+``-fp16``           the network converted to float16. By default it is float32
+``-channels-last``  images and filters with their channels last in memory, as in our kernels
 ==================  =======================================================================================
 
-``--side`` takes some of them only: the compiler takes minutes. With ``--each`` the network is one of kernels side by
-side (:class:`bench.networks.gpu_kernels.SideBySide`), and each is timed by itself: ``kernels`` has the figures of each,
-which ``--kept FILE`` keeps at once, so that the same command goes on where it was cut. ``--calls 20`` puts so many
-calls into a graph, and its seconds are divided by them: our kernels are timed one after the other too.
+``--side`` selects sides: the compiler takes minutes. With ``--each`` the network consists of independent kernels
+(:class:`bench.networks.gpu_kernels.SideBySide`), and each kernel is timed by itself. ``kernels`` then has the figures
+of each kernel. They are written to ``--kept FILE`` as soon as they are known, so that the same command resumes after an
+interruption. Only with ``--each``, ``--calls 20`` puts 20 calls into a graph and divides the graph's seconds by 20: our
+kernels are also timed in back-to-back calls.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _SIDE = re.compile(r"(eager|graph|compile)(-tf32|-fp16)?(-channels-last)?")
 
 
 def measure(on: Accelerator, example: Example, sides: Sequence[str] = SIDES, calls: int = 1) -> dict[str, Any]:
-    """Run a network on each of ``sides``; ``calls``: how many calls a graph has."""
+    """Return the figures of a network on each of ``sides`` (see the module's docstring). A side that fails has None
+    and its reason. ``calls``: number of calls in a graph."""
     network, inputs = example
     network, inputs = network.to(on.device), tuple(tensor.to(on.device) for tensor in inputs)
     found: dict[str, float | None] = {}
@@ -61,7 +64,7 @@ def measure(on: Accelerator, example: Example, sides: Sequence[str] = SIDES, cal
                 _use_tf32("-tf32" in options)
                 call = _prepared(on, way, _converted(network, inputs, options), count)
                 found[side], waited[side] = on.busy_secs(call) / count, on.wait_secs(call) / count
-            except Exception as error:  # whatever a compiler or a kernel of PyTorch raises: the other sides count
+            except Exception as error:  # PyTorch may raise anything; the other sides go on
                 found[side], reasons[side] = None, f"{type(error).__name__}: {error}"[:300]
             finally:
                 _use_tf32(False)
@@ -72,9 +75,13 @@ def measure(on: Accelerator, example: Example, sides: Sequence[str] = SIDES, cal
 def measure_each(
     on: Accelerator, kernels: Example, sides: Sequence[str], calls: int, kept: KeptLines
 ) -> dict[str, Mapping[str, Any]]:
-    """Run each of some kernels side by side on each of ``sides``; those that are kept are not run again."""
+    """Return :func:`measure` of each kernel of a network of independent kernels, by name. Figures that ``kept`` has are
+    not measured again, and new ones are added to it.
+
+    Raises :class:`BenchError` for another network.
+    """
     network, inputs = kernels
-    if not hasattr(network, "examples"):  # its file is loaded under another name: the class is another one
+    if not hasattr(network, "examples"):  # isinstance fails: the file is loaded under another module name
         raise BenchError("--each is for kernels side by side (bench/networks/gpu_kernels.py)")
     examples: dict[str, Example] = network.examples(inputs)  # type: ignore[operator]
     for name, (part, own) in examples.items():
@@ -85,7 +92,7 @@ def measure_each(
 
 
 def _read(side: str) -> tuple[str, frozenset[str]]:
-    """Return the way of a side, and its options."""
+    """Return the way that a side calls the network, and its options. Raises :class:`BenchError` for an unknown one."""
     parts = _SIDE.fullmatch(side)
     if parts is None:
         raise BenchError(f"{side} is no side: see the help of this module")
@@ -98,13 +105,13 @@ def _prepared(on: Accelerator, way: str, example: Example, calls: int) -> Call:
     if way == "compile":
         compiled = torch.compile(network, mode="max-autotune")
         return lambda: compiled(*inputs)
-    if way == "graph":  # which keeps the kernels that it was captured with
+    if way == "graph":  # it keeps the kernels that it was captured with
         return on.graph(lambda: network(*inputs), calls)
     return lambda: network(*inputs)
 
 
 def _converted(network: nn.Module, inputs: tuple[Tensor, ...], options: Collection[str]) -> Example:
-    """Return a copy of the network that has the options, and its inputs."""
+    """Return the network and its inputs, converted as the options say. The given network is not changed."""
     if "-fp16" in options:
         network = copy.deepcopy(network).half()
         inputs = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in inputs)
@@ -129,7 +136,7 @@ def _use_tf32(on: bool) -> None:
 @click.option("--kept", type=click.Path(path_type=Path), help="File that keeps the figures of each kernel.")
 @click.option("--on", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 def main(model: str, sides: tuple[str, ...], each: bool, calls: int, kept: Path | None, on: str) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     if each != (kept is not None):
         raise BenchError("--each and --kept belong together")

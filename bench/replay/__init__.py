@@ -1,1 +1,1 @@
-"""Searches of recorded tasks: among the recorded candidates, and in the whole spaces with costs that are filled in."""
+"""Searches on recorded tasks: among the recorded candidates, or in the whole spaces with costs that a model imputes."""

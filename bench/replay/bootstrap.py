@@ -1,4 +1,4 @@
-"""Intervals by resampling tasks: the tasks of a set differ far more than the seeds of one task do."""
+"""Bootstrap intervals over tasks. Tasks are resampled, not seeds: tasks differ far more than the seeds of one task."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import numpy as np
 
 RESAMPLES = 10_000
 INTERVAL = (0.05, 0.95)
-"""Quantiles of the resamples: an interval holds 90% of them."""
+"""Quantiles that bound an interval: it holds 90% of the resamples."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The geometric mean over some tasks of positive values, and what holds 90% of its bootstrap resamples."""
+    """The geometric mean of positive values over some tasks, and the interval that holds 90% of its bootstrap
+    resamples."""
 
     mean: float
     low: float
     high: float
 
     def text(self, write: Callable[[float], str]) -> str:
-        """``mean (low to high)``."""
+        """Return ``mean (low to high)``; ``write`` formats a value."""
         return f"{write(self.mean)} ({write(self.low)} to {write(self.high)})"
 
 
 def over_tasks(values: Sequence[float]) -> Interval:
-    """The geometric mean of ``values``, one of each task, with its interval; of one task nothing is known but itself.
+    """Return the geometric mean of ``values``, one for each task, with its interval. With a single task the interval is
+    the value itself.
 
     For a paired comparison, ``values`` are the ratios of two methods on each task.
     """
@@ -37,10 +39,10 @@ def over_tasks(values: Sequence[float]) -> Interval:
 
 
 def relative(values: Mapping[str, float], base: Mapping[str, float]) -> Interval:
-    """``values`` by task relative to those of ``base``, task by task."""
+    """Return :func:`over_tasks` of the ratios of ``values`` to ``base``, task by task."""
     return over_tasks([value / base[task] for task, value in values.items()])
 
 
 def ratio(value: float) -> str:
-    """A ratio with two decimals."""
+    """Return a ratio with two decimals."""
     return f"{value:.2f}"

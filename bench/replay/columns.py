@@ -1,4 +1,4 @@
-"""Columns of a replay: which methods run, from what, and in rounds of what size."""
+"""Columns of a replay: the methods that run, their warm starts, and the sizes of their rounds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bench.replay.replay_runs import EFFECTS, has_effect, task_policies, with_ef
 from policies.search.methods import METHOD_NAMES, Method
 
 BASES = ("fleet", "bansor")
-"""Methods in which each effect is switched."""
+"""Methods in which each effect is switched on or off."""
 WARM = ", warm"
-"""End of the name of a method that has a warm start."""
+"""Suffix of the name of a column with a warm start."""
 OWN = 0
-"""Stands for the size that a method's own source gives its rounds."""
+"""Stands for the method's own number of trials in a round, which its source gives."""
 
 
 def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """The methods that ``--method`` names: some of them, or ``all``."""
+    """Return the names of the methods that ``--method`` gives: all methods if ``all`` is among them."""
     return METHOD_NAMES if "all" in methods else tuple(methods)
 
 
@@ -28,10 +28,10 @@ def is_deep(chosen: Method) -> bool:
 
 
 def with_rounds(methods: Mapping[str, Method], batches: Sequence[int]) -> dict[str, Method]:
-    """The methods in rounds of each size of ``batches`` (:data:`OWN`: their own), one after the other.
+    """Return each method with rounds of each size of ``batches`` (:data:`OWN` for the method's own size), by name.
 
-    With several sizes a name says which, unless it is the method's own; a size that a method has anyway is not another
-    column.
+    With several sizes the name has the size, except for the method's own size. A size that equals the method's own is
+    not a second column.
     """
     found: dict[str, Method] = {}
     for name, method in methods.items():
@@ -43,7 +43,7 @@ def with_rounds(methods: Mapping[str, Method], batches: Sequence[int]) -> dict[s
 
 
 def with_warm(methods: Mapping[str, Method], warm: Collection[str]) -> dict[str, Method]:
-    """The methods, each of ``warm`` a second time by the name of a warm start."""
+    """Return the methods by name, and those in ``warm`` a second time with the suffix :data:`WARM`."""
     found: dict[str, Method] = {}
     for name, method in methods.items():
         found[name] = method
@@ -53,7 +53,8 @@ def with_warm(methods: Mapping[str, Method], warm: Collection[str]) -> dict[str,
 
 
 def effect_variants() -> dict[str, Method]:
-    """Each base with each effect switched: off where it has it, on where not (``fleet - ei``, ``bansor + ei``)."""
+    """Return each base, and each base with one effect switched, by name. An effect that the base has is switched off
+    (``fleet - ei``), any other one on (``bansor + ei``)."""
     variants = {}
     for base in map(method_named, BASES):
         variants[base.name] = base
@@ -64,7 +65,7 @@ def effect_variants() -> dict[str, Method]:
 
 
 def network_variants() -> dict[str, Method]:
-    """Each base with each rule that gives trials to tasks."""
+    """Return each base with each rule that allocates trials to tasks, by name."""
     return {
         f"{base.name}, {tasks.name}": dataclasses.replace(base, tasks=tasks)
         for base in map(method_named, BASES)

@@ -1,13 +1,13 @@
-"""Models of the log seconds of a task's records, by which the costs of other candidates are filled in
+"""Models of the log seconds of a task's records. They impute the costs of other candidates
 (:mod:`bench.replay.imputation`).
 
-Two models (:data:`KINDS`), which share neither what they read nor how they learn:
+There are two models (:data:`KINDS`) with different features and different learners:
 
-- ``smooth``: for each sketch the mean of a Gaussian process over the decisions themselves (:func:`log_coordinates`), so
-  that candidates alike cost alike. It knows nothing of what a decision does.
-- ``trees``: extremely randomised trees on the tree of loops of a candidate (AutoTVM's features for its TreeGRU).
+- ``smooth``: for each sketch the mean of a Gaussian process over the decisions themselves (:func:`log_coordinates`).
+  Similar candidates have similar costs. The model does not know what a decision does.
+- ``trees``: extremely randomised trees on the loop tree of a candidate (AutoTVM's features for its TreeGRU).
 
-Neither reads anything of the analyzer. docs/lab/benchmarks.md says to which methods they are near all the same.
+Neither reads features of the analyzer. docs/lab/benchmarks.md says which methods they may still favour.
 """
 
 from __future__ import annotations
@@ -28,34 +28,39 @@ ImputationModel = Literal["smooth", "trees"]
 KINDS: tuple[ImputationModel, ...] = get_args(ImputationModel)
 
 FOLDS = 5
-"""Parts of the records, each predicted by a model of the others."""
+"""Number of parts of the records; each part is predicted by a model that is fitted to the other parts."""
 LEAST_RECORDS = 8
-"""A sketch with fewer successes is not modelled: its candidates are expected at their median, or the task's."""
+"""Least number of successful records for which ``smooth`` models a sketch. With fewer records it predicts their median;
+with none, the task's median."""
 
 LENGTHS = (0.5, 1.0, 2.0, 4.0)
-"""Length of the smooth model's kernel, in root mean square distances of a sketch's records."""
+"""Length scales that the smooth model tries, in units of the root mean square distance between a sketch's records."""
 NOISES = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Noise of the smooth model, as a share of the signal's variance."""
+"""Noise variances that the smooth model tries, as shares of the signal's variance."""
 TREES = 100
+"""Number of trees of the ``trees`` model."""
 
 
 class CostMean(Protocol):
-    """A model of log seconds, fitted to some records of a task."""
+    """A model of log seconds that is fitted to records of a task."""
 
     def predict(self, sketch: int, points: Floats) -> Floats:
-        """Log seconds ``(n,)`` of candidates of a sketch, ``points`` (n, f) being what the model reads of them."""
+        """Return the log seconds ``(n,)`` of candidates of a sketch; ``points`` (n, f): their features
+        (:func:`read_points`)."""
         ...
 
 
 class SmoothMean:
     """The mean of a Gaussian process (kernel ridge regression) over each sketch's records.
 
-    The kernel: Matérn's with 5/2 over all decisions, and the mean of those over each decision by itself, half and half.
-    Its length and its noise are the task's: those of the least leave-one-out error.
+    The kernel is the sum of two halves: a Matérn 5/2 kernel over all decisions, and the mean of the Matérn 5/2 kernels
+    over each single decision. All sketches of the task have the same length scale and noise: those with the least
+    leave-one-out error.
     """
 
     def __init__(self, sketches: Sequence[Sketch], points: Sequence[Floats], log_secs: Sequence[Floats]) -> None:
-        """``points`` (n_i, d_i), the coordinates of the decisions, and ``log_secs`` (n_i,) of each sketch."""
+        """Fit the model to ``points`` (n_i, d_i), the coordinates of the decisions, and ``log_secs`` (n_i,) of each
+        sketch."""
         self._level = float(np.median(np.concatenate(log_secs)))
         self._known = list(log_secs)
         modelled = [at for at, known in enumerate(log_secs) if len(known) >= LEAST_RECORDS]
@@ -70,7 +75,7 @@ class SmoothMean:
                 for at, matrix in matrices.items():
                     inverse = np.linalg.inv(matrix + noise * np.eye(len(matrix)))
                     weights[at] = inverse @ (log_secs[at] - log_secs[at].mean())
-                    error += float(np.square(weights[at] / np.diag(inverse)).sum())  # left out one by one
+                    error += float(np.square(weights[at] / np.diag(inverse)).sum())  # leave-one-out residuals
                 if error < best:
                     best, self._length, self._weights = error, length, weights
 
@@ -84,7 +89,7 @@ class SmoothMean:
 
 
 class _Kernel:
-    """See :class:`SmoothMean`. ``points`` (m, d): the records of one sketch."""
+    """The kernel of one sketch, see :class:`SmoothMean`. ``points`` (m, d): its records."""
 
     def __init__(self, sketch: Sketch, points: Floats) -> None:
         self._points = points
@@ -95,7 +100,7 @@ class _Kernel:
         self._units = [max(float(each.mean()), 1e-12) for each in own]
 
     def between(self, points: Floats, length: float) -> Floats:
-        """Kernel between candidates (n, d) and the records, ``(n, m)``."""
+        """Return the kernel ``(n, m)`` between candidates (n, d) and the records."""
         parts = zip(self._shares, self._blocks, self._units, strict=True)
         total = np.zeros((len(points), len(self._points)))
         for share, block, unit in parts:
@@ -104,7 +109,7 @@ class _Kernel:
 
 
 def squared_distances(one: Floats, other: Floats) -> Floats:
-    """Squared distances ``(n, m)`` between points ``(n, d)`` and ``(m, d)``."""
+    """Return the squared distances ``(n, m)`` between points ``(n, d)`` and ``(m, d)``."""
     apart = np.square(one).sum(axis=1)[:, None] + np.square(other).sum(axis=1) - 2.0 * one @ other.T
     return np.asarray(np.maximum(apart, 0.0))
 
@@ -115,14 +120,15 @@ def _matern(squares: Floats) -> Floats:
 
 
 class TreesMean:
-    """Extremely randomised trees over all sketches whose points have the same columns; the sketch is one more.
+    """Extremely randomised trees. All sketches whose points have the same number of columns share a forest; the number
+    of the sketch is one more column.
 
-    A third of the columns is tried at each split, as is usual for regression, and a leaf has two records at least.
+    A third of the columns is tried at each split, as is usual for regression. A leaf has at least two records.
     """
 
     def __init__(self, points: Sequence[Floats], log_secs: Sequence[Floats]) -> None:
-        """``points`` (n_i, f_i) and ``log_secs`` (n_i,) of each sketch."""
-        # Two seconds of import that only who fills in should pay.
+        """Fit the model to ``points`` (n_i, f_i) and ``log_secs`` (n_i,) of each sketch."""
+        # Imported here because the import takes two seconds.
         from sklearn.ensemble import ExtraTreesRegressor
 
         self._forests = {}
@@ -148,8 +154,8 @@ def _of_sketch(sketch: int, points: Floats) -> NDArray[np.float32]:
 
 
 def read_points(kind: ImputationModel, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
-    """Features that a model of ``kind`` reads of candidates ``(n, d)``; the decisions where a sketch is not
-    described."""
+    """Return the features that a model of ``kind`` reads of candidates ``(n, d)`` of a sketch: the decisions for
+    ``smooth``, or if the sketch has no statements; else the loop tree."""
     if kind == "smooth" or not sketch.statements:
         return log_coordinates(sketch, matrix)
     trees = describe(sketch, matrix, device, (LOOP_TREE,))[LOOP_TREE]
@@ -166,7 +172,8 @@ def fitted(
 def predicted_held_out(
     kind: ImputationModel, sketches: Sequence[Sketch], points: Sequence[Floats], log_secs: Sequence[Floats]
 ) -> Floats:
-    """Log seconds of all records, sketch after sketch, each predicted by a model that has not seen its part."""
+    """Return the predicted log seconds of all records, sketch after sketch. Each part of the records (:data:`FOLDS`) is
+    predicted by a model that was fitted to the other parts."""
     counts = [len(each) for each in log_secs]
     part = np.random.default_rng(0).permutation(np.arange(sum(counts)) % FOLDS)
     parts = np.split(part, np.cumsum(counts)[:-1])

@@ -1,19 +1,21 @@
-"""Costs of candidates that a dataset lacks: a stated model of the costs that it has, so that a search in the open space
-of a task is answered whatever it proposes.
+"""Imputes the costs of candidates that a dataset lacks, with a model of the recorded costs. A search in the open space
+of a task then gets a cost for whatever it proposes.
 
-A recorded candidate costs what was measured. Any other one costs
+A recorded candidate costs what was measured. Any other candidate ``x`` costs
 
-    exp(q(m(x) + e(x))),  at least what the device's peak allows, or the best that was measured where that is less,
+    exp(q(m(x) + e(x))),
 
-``m``: a model of the log seconds of the task's records; ``e``: one of the model's own held-out errors, drawn by a hash
-of the candidate among those of the :data:`NEAR` records whose held-out predictions are nearest to ``m(x)``. So the
-costs that are filled in scatter about the prediction as the measured ones do, the fast ones as the fast ones, and a
-candidate costs the same whoever asks, whenever. ``q``: a monotone function, by which random candidates cost what those
-that were recorded, random ones too, cost as a whole: without it the fastest are not rare enough, because of what is
-drawn far from the prediction. A candidate fails where a second hash says so, with the share of failures among the
-recorded candidates nearest to it.
+but not less than the time that the device's peak allows, or than the best measured cost if that is less.
 
-The models are in :mod:`bench.replay.cost_means`.
+- ``m``: a model of the log seconds of the task's records (:mod:`bench.replay.cost_means`).
+- ``e``: one of the model's held-out errors. A hash of the candidate draws it among the errors of the :data:`NEAR`
+  records whose held-out predictions are nearest to ``m(x)``. So imputed costs scatter about the prediction as measured
+  costs do, also among fast candidates, and a candidate always has the same cost.
+- ``q``: a monotone function that gives random candidates the same distribution of costs as the records, which are
+  random candidates too. Without it the fastest candidates are not rare enough, because some errors are large.
+
+A second hash decides whether a candidate fails. The probability is the share of failures among the recorded candidates
+nearest to it.
 """
 
 from __future__ import annotations
@@ -36,44 +38,44 @@ from policies.cost_models.rank_quality import rank_correlation
 from policies.space.sampling import log_coordinates, row_keys, sample
 
 NEAR = 32
-"""Held-out errors among which the one of a candidate is drawn."""
+"""Number of held-out errors among which a candidate's error is drawn."""
 NEAR_RECORDS = 16
-"""Recorded candidates of the same sketch whose share of failures is that of a candidate."""
+"""Number of recorded candidates of the same sketch whose share of failures is a candidate's probability to fail."""
 DRAWN = 4
-"""Random candidates for each record, by which the costs that are filled in are made to be as those of the records."""
+"""Number of random candidates for each successful record, to fit ``q``."""
 
 
 @dataclass(frozen=True)
 class HeldOutQuality:
-    """Quality of predictions of records that a model has not seen, in log seconds."""
+    """Quality of a model's predictions of records that it has not seen, in log seconds."""
 
     rank: float
-    """Spearman's correlation."""
+    """Spearman's correlation with the measured costs."""
     fast_rank: float
-    """Spearman's correlation within the fastest quarter."""
+    """Spearman's correlation within the quarter that was measured fastest."""
     deviation: float
-    """Deviation of the errors."""
+    """Standard deviation of the errors."""
     fast_deviation: float
-    """Deviation of the errors of the tenth that is predicted fastest."""
+    """Standard deviation of the errors of the tenth that is predicted fastest."""
     spread: float
-    """Deviation of the costs themselves."""
+    """Standard deviation of the measured costs."""
 
 
 @dataclass(frozen=True)
 class ImputedCosts:
-    """Predictions that stand for records of ``n`` candidates."""
+    """Imputed outcomes of ``n`` candidates."""
 
     cost_secs: Floats
     """Seconds of a run ``(n,)``; infinite for a failure."""
     build_secs: Floats
-    """Seconds of a build ``(n,)``: those of the nearest record that ended the same way."""
+    """Seconds of a build ``(n,)``: those of the nearest record with the same outcome (success or failure)."""
     measure_secs: Floats
-    """Seconds of a measurement ``(n,)``, likewise."""
+    """Seconds of a measurement ``(n,)``, of the same record."""
 
 
 class CostImputation:
-    """The costs of all candidates of a task; see the module's docstring. ``errors`` (n,): the model's on records that
-    it has not seen, in the order of what it predicted of them; ``held_out``: what they come to."""
+    """The imputed costs of all candidates of a task; see the module's docstring. ``errors`` (n,): the model's held-out
+    errors, in the order of the held-out predictions; ``held_out``: their summary."""
 
     def __init__(self, data: TaskData, kind: ImputationModel) -> None:
         self._data = data
@@ -105,19 +107,19 @@ class CostImputation:
         )
 
     def expected(self, sketch: int, matrix: Matrix) -> Floats:
-        """Prediction for candidates ``(n, d)`` of a sketch, log seconds ``(n,)``."""
+        """Return the model's prediction ``m(x)`` for candidates ``(n, d)`` of a sketch, log seconds ``(n,)``."""
         data = self._data
         return self._model.predict(sketch, read_points(self.kind, data.sketches[sketch], matrix, data.abstraction))
 
     def fill(self, sketch: int, matrix: Matrix) -> ImputedCosts:
-        """Costs of candidates ``(n, d)`` of a sketch by the model alone, recorded or not."""
+        """Return the imputed costs of candidates ``(n, d)`` of a sketch, also for those that are recorded."""
         data = self._data
         draws = self._draws(sketch, matrix)
         log_secs = self._as_recorded(self._scattered(sketch, matrix, draws[:, 0]))
         cost_secs = np.maximum(np.exp(log_secs), self._floor_secs)
 
         rows = data.rows(sketch)
-        if not len(rows):  # nothing of this sketch was recorded: nothing is known to run
+        if not len(rows):  # without a record of the sketch all its candidates fail
             return ImputedCosts(np.full(len(matrix), np.inf), np.zeros(len(matrix)), np.zeros(len(matrix)))
         apart = squared_distances(log_coordinates(data.sketches[sketch], matrix), self._near[sketch])
         ran = data.ok[rows]
@@ -128,7 +130,7 @@ class CostImputation:
         return ImputedCosts(np.where(fails, np.inf, cost_secs), data.build_secs[nearest], data.measure_secs[nearest])
 
     def _scattered(self, sketch: int, matrix: Matrix, draws: Floats) -> Floats:
-        """``m(x) + e(x)`` of candidates ``(n, d)``; ``draws`` (n,) in [0, 1) choose among the errors."""
+        """Return ``m(x) + e(x)`` of candidates ``(n, d)``; ``draws`` (n,) in [0, 1) choose among the errors."""
         mean = self.expected(sketch, matrix)
         near = min(NEAR, len(self.errors))
         first = np.searchsorted(self._predicted, mean) - near // 2
@@ -136,8 +138,9 @@ class CostImputation:
         return np.asarray(mean + self.errors[start + (draws * near).astype(np.int64)])
 
     def _quantiles(self, measured: Floats) -> tuple[Floats, Floats]:
-        """Knots of ``q``: quantiles of ``m + e`` over random candidates, of each sketch as many as it has records in
-        proportion, and the ``measured`` log seconds, sorted, at the same ones."""
+        """Return the knots of ``q``: quantiles of ``m + e`` over random candidates, and the same quantiles of the log
+        costs, which are the sorted ``measured`` log seconds themselves. Each sketch has :data:`DRAWN` random candidates
+        for each of its successful records."""
         rng, scattered = np.random.default_rng(0), []
         for at, sketch in enumerate(self._data.sketches):
             drawn = sample(sketch, DRAWN * int(self._data.ok[self._data.rows(at)].sum()), rng)
@@ -147,12 +150,13 @@ class CostImputation:
         return np.quantile(np.concatenate(scattered), shares), measured
 
     def _as_recorded(self, log_secs: Floats) -> Floats:
-        """``q``, with a slope of 1 beyond the first and the last knot."""
+        """Return ``q`` of the values. It has a slope of 1 below the first and above the last knot."""
         beyond = np.minimum(log_secs - self._at[0], 0.0) + np.maximum(log_secs - self._at[-1], 0.0)
         return np.asarray(np.interp(log_secs, self._at, self._costs) + beyond)
 
     def _draws(self, sketch: int, matrix: Matrix) -> Floats:
-        """Two numbers in [0, 1) for each candidate, ``(n, 2)``, that follow from it, its task and the kind alone."""
+        """Return two numbers in [0, 1) for each candidate, ``(n, 2)``: hashes of the candidate, its task and the kind
+        of model."""
         head = f"{self._data.task.id} {self._data.sketches[sketch].id} {self.kind} ".encode()
         digests = [hashlib.blake2b(head + key, digest_size=16).digest() for key in row_keys(matrix)]
         whole = np.frombuffer(b"".join(digests), dtype="<u8").reshape(len(matrix), 2)

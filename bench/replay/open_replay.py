@@ -1,10 +1,10 @@
-"""Measured trials that each method needs in the open space of a task, until a candidate within 5% of the best measured.
+"""Trials that each method needs in the open space of a task to find a candidate within 5% of the best measured one.
 
-The counterpart of :mod:`bench.replay.replay`, whose searches are confined to the recorded candidates. Here a method
-proposes what it likes of the sketches' whole spaces, as in a tuning run, and a candidate that the dataset lacks costs
-what a model of the records fills in (:mod:`bench.replay.imputation`), by two models that have nothing in common. The
-tables: median trials of each method and task under each of them, and how well each model predicts records that it has
-not seen.
+This is the counterpart of :mod:`bench.replay.replay`, whose searches are confined to the recorded candidates. Here a
+method may propose any candidate of the sketches' spaces, as in a tuning run. A model of the records imputes the cost of
+a candidate that the dataset lacks (:mod:`bench.replay.imputation`). There are two such models, which have nothing in
+common. The tables show the median trials of each method and task under each model, and how well each model predicts
+records that it has not seen.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from policies.search.methods import Method
 
 PAPERS = ("autotvm", "adatune", "ansor", "bansor")
 METHODS = (OURS, "random", *PAPERS)
-"""Methods that train no neural network."""
+"""Default methods: those that train no neural network."""
 
 
 def takes_long(method: Method) -> bool:
-    """Return true if a run takes long: methods that train a neural network, and those that walk through the open space
-    step by step."""
+    """Return true if a run of the method takes long: if it trains a neural network, or walks through the open space
+    step by step (simulated annealing)."""
     return is_deep(method) or isinstance(method.generator, AnnealingGenerator)
 
 
@@ -69,7 +69,8 @@ def _one_run(at: int, kind: ImputationModel, method: Method, seed: int, most_tri
 
 
 def _one_filling(at: int, kind: ImputationModel) -> dict[str, float]:
-    """Quality of a model, and the share of the open space that it puts at the target."""
+    """Return the quality of a model, and ``at_goal``: the share of the open space whose imputed cost is at the
+    target."""
     task = _open_task(at, kind)
     return {**asdict(task.filling.held_out), "at_goal": task.share_at_goal()}
 
@@ -87,13 +88,23 @@ def run(
     batch: int | None = None,
     parts: Path | None = None,
 ) -> BenchResult:
-    """The tables of :func:`figures` for each of ``fillings``. ``tasks``: parts of names, none for all; ``slow_seeds``:
-    at most so many seeds of a method whose runs take long; ``most_trials``: after so many a run ends and counts
-    as if it had arrived then; ``batch``: trials of a round of every method, None for its own; ``parts``: a file of runs
-    that need not be made again.
+    """Run all methods on all tasks under each imputation model, and return the benchmark's result.
 
-    ``ours``: the sum over models and tasks of the medians of ``fleet`` (of the first method without it), ``peer``: the
-    least of the papers' methods.
+    Args:
+        dataset: File of the recorded tasks.
+        methods: Names of methods, or ``all``.
+        tasks: Parts of the names of tasks; all tasks if empty.
+        fillings: Imputation models.
+        seeds: Runs of each method on each task.
+        slow_seeds: Most runs of a method that :func:`takes_long`.
+        most_trials: Trials after which a run ends. A run that has not arrived counts with these trials.
+        jobs: Number of processes.
+        batch: Trials of a round of every method; None for each method's own.
+        parts: File of cached runs, which are not made again; new runs are added to it.
+
+    ``ours`` of the result is the sum of the median trials of ``fleet`` over models and tasks, or of the first method if
+    ``fleet`` is not among them. ``peer`` is the least such sum of the papers' methods. ``details`` has the figures of
+    :func:`figures` for each model.
     """
     measured = read(dataset)
     names = labels(measured)
@@ -138,8 +149,8 @@ def play(
 ) -> tuple[
     dict[ImputationModel, dict[tuple[str, int], list[OpenRun]]], dict[tuple[ImputationModel, int], dict[str, float]]
 ]:
-    """Runs under each model of each variant on each task by (variant, task), in the order of the seeds; and what is
-    known of each model of each task."""
+    """Return the runs by model and by (variant, task), in the order of the seeds, and the figures of each model of each
+    task (:func:`_one_filling`). ``parts``: file of cached runs, see :func:`run`."""
     names = labels(read(dataset))
     os.environ.update(bench_env(1))  # before the workers start
     runs: dict[tuple[ImputationModel, str, int, int], OpenRun] = {}
@@ -149,7 +160,7 @@ def play(
         waiting: dict[Future[Any], Callable[[Any], None]] = {}
         for kind in fillings:
             kept = RunCache(parts, dataset, cache_kind(kind, most_trials), cache_code(parts, __name__))
-            for at in tasks:  # one task after the other: a process keeps the few models that it used last
+            for at in tasks:  # task after task: a process caches only the few models that it used last
                 known: Future[Any] = pool.submit(_one_filling, at, kind)
                 waiting[known] = partial(models.__setitem__, (kind, at))
                 for name, chosen in variants.items():
@@ -178,7 +189,8 @@ def play(
 
 
 def cache_kind(filling: ImputationModel, most_trials: int) -> Kind[OpenRun]:
-    """Kind of the cached runs: runs under another model, or with another limit of trials, are others."""
+    """Return the kind of the cached runs. Runs under another model or with another limit of trials have another
+    kind."""
     names = [each.name for each in fields(OpenRun)]
     return Kind(
         f"open, {filling}, {most_trials} trials", asdict, lambda line: OpenRun(**{name: line[name] for name in names})

@@ -1,7 +1,7 @@
-"""Searches in the whole space of a recorded task: one run of one method. No process or file here.
+"""Searches in the whole space of a recorded task: one run of one method, without processes or files.
 
-The sketches' spaces are searched as a tuning run searches them; a candidate that the dataset has is answered with its
-record, any other one with what a model of the records fills in (:mod:`bench.replay.imputation`).
+The sketches' spaces are searched as in a tuning run. A recorded candidate gets its recorded outcome. Any other
+candidate gets the outcome that a model of the records imputes (:mod:`bench.replay.imputation`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from policies.search.task_records import as_matrix
 from policies.space.sampling import row_keys, sample
 
 SAMPLED = 4096
-"""Random candidates of which it is counted how many are at the target."""
+"""Number of random candidates that estimate the share of the space at the target."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class OpenRun:
     """One run in the open space."""
 
     trials: int
-    """Trials until arrival, or all of them."""
+    """Trials until the run arrived, or all its trials if it did not."""
     arrived: bool
     """True if a candidate at the target was found."""
     recorded: int
-    """Trials whose candidate the dataset has."""
+    """Trials of candidates that are recorded."""
     uninformed: int
-    """Trials drawn at random in the first round, before anything was known."""
+    """Trials of the first round that were drawn at random, before there was any record."""
     search_secs: float
-    """Seconds of proposing, learning and training."""
+    """Seconds of proposing candidates, observing outcomes and training, by the clock of :func:`run_open`."""
 
 
 class OpenTask(RecordedTask):
-    """A task of a dataset whose whole space is searched. ``goal_secs``: at most so much costs a candidate at the
-    target, the same for all methods: within 5% of the best that was measured."""
+    """A task of a dataset whose whole space is searched. ``goal_secs``: the largest cost of a candidate at the target,
+    the same for all methods: the best measured cost plus 5%."""
 
     def __init__(self, data: TaskData, kind: ImputationModel) -> None:
         super().__init__(data)
@@ -53,24 +53,25 @@ class OpenTask(RecordedTask):
         self.goal_secs = data.best_secs * (1 + TOLERANCE)
 
     def search(self, method: Method, seed: int, prior: CostModel | None = None) -> TaskSearch:
-        """A fresh search of the open space; ``prior``: the model that it starts from."""
-        # Draws of its own: with those of a collection of the same seed the first candidates would be the recorded ones.
+        """Return a new search of the open space; ``prior``: the model that it starts from."""
+        # With the random numbers of a collection of the same seed, the first candidates would be the recorded ones.
         rng = np.random.default_rng([seed, *f"open {self.data.task.id}".encode()])
         task = self.data
         return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, prior=prior)
 
     def has(self, proposal: Proposal) -> bool:
-        """Return true if the dataset has a candidate."""
+        """Return true if the dataset has the proposed candidate."""
         (key,) = row_keys(as_matrix([proposal.decisions], len(proposal.decisions)))
         return key in self._row[proposal.sketch]
 
     def outcome(self, proposal: Proposal) -> RecordedTrial:
-        """Recorded outcome of a proposed candidate, or the imputed one."""
+        """Return the recorded outcome of a proposed candidate, or the imputed one if it is not recorded."""
         (outcome,) = self.outcomes([proposal])
         return outcome
 
     def outcomes(self, proposals: Sequence[Proposal]) -> list[RecordedTrial]:
-        """:meth:`outcome` of each, in their order: trees take as long for one candidate as for a hundred."""
+        """Return :meth:`outcome` of each proposal, in their order. One call for all of them is faster: ``trees`` take
+        as long for one candidate as for a hundred."""
         answers: dict[Proposal, RecordedTrial] = {}
         for at, sketch in enumerate(self.data.sketches):
             mine = [each for each in proposals if each.sketch == at and not self.has(each)]
@@ -88,8 +89,8 @@ class OpenTask(RecordedTask):
         return [answers[each] if each in answers else RecordedTask.outcome(self, each) for each in proposals]
 
     def share_at_goal(self) -> float:
-        """Share of the open space, by :data:`SAMPLED` candidates drawn as ``random`` draws them, as they are filled
-        in."""
+        """Return the share of the open space whose imputed cost is at the target, estimated by :data:`SAMPLED`
+        candidates that are drawn as the method ``random`` draws them."""
         rng = np.random.default_rng(0)
         owners = np.bincount(rng.integers(len(self.data.sketches), size=SAMPLED), minlength=len(self.data.sketches))
         costs = [
@@ -103,7 +104,11 @@ class OpenTask(RecordedTask):
 def run_open(
     task: OpenTask, method: Method, seed: int, most_trials: int, clock: Callable[[], float] = lambda: 0.0
 ) -> OpenRun:
-    """One run until it arrives, or has made ``most_trials``. ``clock``: seconds, by which the search is timed."""
+    """Run until a candidate at the target is found, or for ``most_trials`` trials, and return the run. ``clock``
+    returns seconds; it times the search.
+
+    Raises :class:`BenchError` if the method proposes nothing.
+    """
     search = task.search(method, seed)
     trials = recorded = uninformed = 0
     arrived, spent_secs = False, 0.0

@@ -1,4 +1,4 @@
-"""Figures of runs in the open space of recorded tasks, and the tables of their result."""
+"""Figures and tables of runs in the open space of recorded tasks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from bench.tables import markdown
 def figures(
     runs: Mapping[tuple[str, int], Sequence[OpenRun]], names: Sequence[str], tasks: Sequence[int]
 ) -> dict[str, Any]:
-    """Quartiles of trials by method and task, the geometric mean and the sum of the medians, quartiles of the seeds'
-    own sums; ``missed``: runs that did not arrive, whose trials are all that they made; ``uninformed``: the sum of the
-    median trials at random before any record; ``recorded``: the share of all trials that the dataset has;
-    ``search_secs``: the sum of the median seconds of search.
+    """Return the figures of runs by method; those in ``trials`` by method and task.
 
-    ``runs`` by (method, task); ``tasks`` with their ``names``."""
+    ``trials``: quartiles of the trials; a run that did not arrive counts with all its trials. ``overall`` and ``sum``:
+    geometric mean and sum of the tasks' medians. ``seed_sum``: quartiles over the seeds of the sum over the tasks.
+    ``missed``: number of runs that did not arrive. ``uninformed``: sum over the tasks of the median number of trials
+    that were drawn at random before there was any record. ``recorded``: share of all trials whose candidate is
+    recorded. ``search_secs``: sum over the tasks of the median seconds of search.
+
+    Args:
+        runs: Runs by (method, task).
+        names: Names of the ``tasks``.
+        tasks: Positions of the tasks in the dataset.
+    """
     methods = list(dict.fromkeys(name for name, _ in runs))
 
     def medians(method: str, value: Callable[[OpenRun], float]) -> dict[str, float]:
@@ -121,11 +128,12 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _count(count: float) -> str:
-    """A mean number; below ten its first decimal tells methods apart."""
+    """Return a mean number; below ten it has one decimal, which distinguishes methods."""
     return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
 
 
 def _quartiles(trials: Mapping[str, float], most: float = float("inf")) -> str:
-    """``median (lower quartile to upper)``; what is no less than ``most`` is not known."""
+    """Return ``median (lower quartile to upper)``. A value of at least ``most`` is written as ``most`` and a plus sign,
+    because the run ended there."""
     median, low, high = (f"{trials[key]:.0f}" if trials[key] < most else f"{most}+" for key in ("median", "q1", "q3"))
     return f"{median} ({low} to {high})"

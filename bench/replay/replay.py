@@ -1,10 +1,11 @@
-"""Measured trials that each method needs until it has found a candidate within 5% of a dataset's best.
+"""Trials that each method needs to find a candidate within 5% of a dataset's best.
 
-Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its method
-(:mod:`bench.replay.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
-geometric mean over the tasks, in brackets what holds 90% of its bootstrap over the tasks; each effect of the papers
-switched on and off in ``fleet`` and in ``bansor``; and all tasks together as one network, with each rule that gives
-trials to tasks.
+Every method runs on the recorded candidates of every task, ``seeds`` times, with the method's own size of a round
+(:mod:`bench.replay.replay_runs`); nothing is measured anew. The tables:
+
+- the median trials of each method and task, with the geometric mean over the tasks and its 90% bootstrap interval;
+- each effect of the papers switched on and off in ``fleet`` and in ``bansor``;
+- all tasks together as one network, with each rule that allocates trials to tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ PEER = "ansor"
 
 
 def one_task(chosen: Method, at: int, seed: int, curve_trials: int, start: Path | None) -> Replayed:
-    """One run in a process of the pool; ``start``: the file of the model that it starts from, None for nothing."""
+    """Make one run, in a process of the pool. ``at``: position of the task in the dataset; ``start``: the file of the
+    model that the run starts from, None for none."""
     prior = model_at(start) if start is not None else None
     return run_task(replay_pool.tasks[at], chosen, seed, curve_trials, prior)
 
@@ -74,20 +76,26 @@ def run(
     warm: bool = False,
     parts: Path | None = None,
 ) -> BenchResult:
-    """Tables of trials by method and task, of each effect on and off, and of all tasks together.
+    """Return trials by method and task, with each effect on and off, and with all tasks together.
 
     Args:
-        tasks: Parts of the names of tasks; all if there is none.
-        deep_seeds: Most seeds of a method that trains a neural network; None for all.
+        dataset: File of the recorded tasks.
+        methods: Names of methods, or ``all``.
+        tasks: Parts of the names of tasks; all tasks if empty.
+        seeds: Runs of each method on each task.
+        jobs: Number of processes.
+        deep_seeds: Most seeds of a method that trains a neural network; None for no limit.
+        effects: Whether to run each effect on and off.
         network_seeds: Runs of all tasks together; 0 for none.
-        curve_trials: Trials that a run goes on for at least, for its curve.
-        batches: Trials of a round of every method, 0 for each method's own; a column for each of several.
-        pretrained: Each method starts from the model that comes with fleet-tune: without effects and networks.
-        model: File of ``fleet-tune model pretrain`` to start from in its place.
-        warm: Each method that can has a second column, with a warm start (:mod:`bench.replay.warm_starts`).
-        parts: File of runs that need not be made again, to which new runs are added; no curves are drawn.
+        curve_trials: Least trials of a run with a curve.
+        batches: Trials of a round of every method, 0 for each method's own; with several sizes, one column for each.
+        pretrained: Each method starts from the model that fleet-tune ships for it. Excludes effects and networks.
+        model: File of ``fleet-tune model pretrain`` to start from instead.
+        warm: Each method with a cost model has a second column, with a warm start (:mod:`bench.replay.warm_starts`).
+        parts: File of cached runs, which are not made again; new runs are added to it. No curves are drawn.
 
-    Raises :class:`BenchError` if a method has no such model, or the model was trained on the dataset.
+    Raises :class:`BenchError` if fleet-tune ships no model for a method, if the model was trained on the dataset, or
+    for options that exclude each other.
     """
     methods = all_methods(methods)
     pretrained = pretrained or model is not None
@@ -114,7 +122,7 @@ def run(
             variants, networks = with_rounds(variants, batches), with_rounds(networks, batches)
         most = seeds if deep_seeds is None else min(seeds, deep_seeds)
         seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
-        # Curves are drawn of the methods that train no network; the others end where they arrive.
+        # Methods without a neural network have curves. Runs of the others end when they arrive.
         drawn = set() if parts else {name for name in columns if not is_deep(variants[name])}
         curves = {name: curve_trials if name in drawn else 0 for name in variants}
         runs, totals = play(
@@ -145,8 +153,8 @@ def run(
 
 
 def refuse_mixtures(together: bool, pretrained: bool, warm: bool, sizes: int) -> None:
-    """:class:`BenchError` for options that do not go together. ``together``: effects or runs of all tasks are asked
-    for; ``sizes``: number of sizes of a round."""
+    """Raise :class:`BenchError` for options that exclude each other. ``together``: whether effects or runs of all tasks
+    together are asked for; ``sizes``: number of sizes of a round."""
     alone = {"--pretrained": pretrained, "--warm": warm, "several --batch": sizes > 1}
     given = [option for option, chosen in alone.items() if chosen]
     if together and given:
@@ -167,9 +175,21 @@ def play(
     parts: Path | None = None,
     starts: Mapping[str, Path] | None = None,
 ) -> tuple[dict[tuple[str, int], list[Replayed]], dict[str, list[int]]]:
-    """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
-    order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
-    of runs that are not made again. ``starts``: the file of the model from which each variant starts."""
+    """Return the runs of each variant on each task by (variant, task), and the trials of all tasks together by variant,
+    both in the order of the seeds.
+
+    Args:
+        dataset: File of the recorded tasks.
+        tasks: Positions of the tasks in the dataset.
+        variants: Methods by name.
+        seeds: Number of seeds of each variant.
+        jobs: Number of processes.
+        curves: Least trials of each variant's runs; 0 for a variant that is not in it.
+        networks: Methods by name that run all tasks together.
+        network_seeds: Number of seeds of each of ``networks``.
+        parts: File of cached runs, see :func:`run`.
+        starts: File of the model that each variant starts from; none for a variant that is not in it.
+    """
     code, names = cache_code(parts, __name__), labels(read(dataset))
     kinds = {name: started_from([starts[name]]) if starts and name in starts else REPLAYED for name in variants}
     kept = {name: RunCache(parts, dataset, kind, code) for name, kind in kinds.items()}
@@ -177,11 +197,11 @@ def play(
     totals: dict[tuple[str, int], int] = {}
     with replay_pool.replaying(dataset, jobs) as pool:
         waiting: dict[Future[Any], Callable[[Any], None]] = {}
-        for name, chosen in (networks or {}).items():  # the longest ones first
+        for name, chosen in (networks or {}).items():  # the longest runs first
             for seed in range(network_seeds):
                 total: Future[Any] = replay_pool.submit(pool, _one_network, chosen, tuple(tasks), seed)
                 waiting[total] = partial(totals.__setitem__, (name, seed))
-        # The slow ones first, so that no process is alone with one at the end.
+        # Slow runs first, so that the other processes do not wait for one at the end.
         for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
             for seed in range(seeds[name]):
                 for at in tasks:

@@ -1,4 +1,4 @@
-"""Processes that replay: each has all recorded tasks of a dataset, and does one run at a time."""
+"""A pool of processes for replays. Each process has all recorded tasks of a dataset and makes one run at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Run = TypeVar("Run")
 _PROGRESS_SECS = 30.0
 
 tasks: list[RecordedTask] = []
-"""Tasks of the dataset, in a process of the pool."""
+"""The tasks of the dataset in a process of the pool; empty in other processes."""
 
 
 def _start(dataset: Path) -> None:
@@ -39,7 +39,7 @@ def _start(dataset: Path) -> None:
 
 @contextmanager
 def replaying(dataset: Path, jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """``jobs`` processes of one thread each."""
+    """Yield a pool of ``jobs`` processes of one thread each, which have loaded ``dataset``."""
     os.environ.update(bench_env(1))  # before the workers start
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
@@ -47,8 +47,8 @@ def replaying(dataset: Path, jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def submit(pool: ProcessPoolExecutor, do: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Run ``do(*arguments)`` in the pool. A method of a user's file may be among the arguments: its classes travel by
-    value."""
+    """Run ``do(*arguments)`` in the pool. The arguments may have a search method from a user's file: cloudpickle sends
+    its classes by value."""
     return pool.submit(_run, cloudpickle.dumps((do, arguments)))
 
 
@@ -59,7 +59,8 @@ def _run(pickled: bytes) -> Any:
 
 @dataclass(frozen=True)
 class Call(Generic[Run]):
-    """A run to make: ``do(*arguments)``, of a module, in a process of the pool; and by what it is kept."""
+    """A run to make in a process of the pool: ``do(*arguments)``, with ``do`` a function of a module. The run is cached
+    under ``method``, ``task`` and ``seed``."""
 
     method: Method
     task: str
@@ -69,7 +70,7 @@ class Call(Generic[Run]):
 
 
 def played(dataset: Path, jobs: int, kept: RunCache[Run], calls: Mapping[Key, Call[Run]]) -> dict[Key, Run]:
-    """Runs of all ``calls``, in their order: from the cache, or made and cached."""
+    """Return the runs of all ``calls``, in their order. Runs that the cache ``kept`` lacks are made and added to it."""
     runs = {key: kept.find(call.method, call.task, call.seed) for key, call in calls.items()}
     missing = {key: calls[key] for key, run in runs.items() if run is None}
 
@@ -84,7 +85,8 @@ def played(dataset: Path, jobs: int, kept: RunCache[Run], calls: Mapping[Key, Ca
 
 
 def collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
-    """Hand on every result; now and then say how far it is."""
+    """Pass the result of each future to its function as soon as it is done, and print the progress now and then. If
+    anything fails, cancel the futures that have not started and raise the error."""
     told = time.perf_counter()
     try:
         for done, future in enumerate(as_completed(waiting), 1):

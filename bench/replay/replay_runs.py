@@ -1,7 +1,8 @@
-"""Searches on a recorded dataset: one run of one method, with nothing measured anew. No process, clock or file here.
+"""Searches on a recorded dataset: one run of one method, without processes, clocks or files. Nothing is measured anew.
 
-A run proposes rounds of the method's batch from the candidates that the dataset has, gets their recorded outcomes, and
-trains the method's model after each round, or each so many, as :class:`policies.search.methods.Method` says.
+A run proposes rounds of candidates from the dataset, with the batch size of its
+:class:`policies.search.methods.Method`, and gets their recorded outcomes. It trains the method's model after each
+round, or after every so many rounds.
 """
 
 from __future__ import annotations
@@ -38,35 +39,35 @@ from policies.space.pools import Pool
 from policies.space.sampling import row_keys
 
 TOLERANCE = 0.05
-"""A run has arrived when its best is within this share of the dataset's best."""
+"""A run has arrived when the cost of its best candidate is at most this share above the dataset's best."""
 CURVE = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Numbers of trials at which the best so far is noted."""
+"""Numbers of trials at which a curve has the best so far."""
 
 Effect = Literal["draft", "sketch-ucb", "contextual-epsilon", "ei"]
 EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei")
 _PLANS = 20
 RANDOM_REASON = "random"
-"""Reason of a proposal that was drawn at random."""
+"""The reason of a proposal that was drawn at random."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """One run."""
+    """One run on one task."""
 
     trials: int
     """Trials until a candidate within :data:`TOLERANCE` of the best was measured."""
     trial_secs: float
     """Seconds that these trials took to build and measure when they were recorded."""
     curve: tuple[float, ...]
-    """Best possible cost divided by the best so far, in (0, 1], at each number of trials of :data:`CURVE`: 0 while
-    nothing succeeded; the last known value after the end of the run."""
+    """The dataset's best cost divided by the best cost so far, in (0, 1], at each number of trials of :data:`CURVE`.
+    It is 0 before the first success, and keeps its last value after the end of the run."""
     uninformed: int = 0
-    """Trials drawn at random in the first round, before anything was known: all of a first batch if the method predicts
-    nothing without records."""
+    """Trials of the first round, until the run arrived, that were drawn at random before there was any record. This is
+    the whole first round for a method that predicts nothing without records."""
 
 
 class RecordedTask:
-    """A task of a dataset with its pools, shared by all runs of a process."""
+    """A task of a dataset with its pools of recorded candidates. All runs of a process share it."""
 
     def __init__(self, data: TaskData) -> None:
         self.data = data
@@ -77,30 +78,30 @@ class RecordedTask:
         self.floor_secs = data.task.workload.flop / data.abstraction.peak_flops
 
     def search(self, method: Method, seed: int, prior: CostModel | None = None) -> TaskSearch:
-        """A fresh search on what was recorded; ``prior``: the model that it starts from."""
+        """Return a new search among the recorded candidates; ``prior``: the model that it starts from."""
         rng = np.random.default_rng([seed, *self.data.task.id.encode()])
         task = self.data
         return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, self.pools, prior)
 
     def row(self, proposal: Proposal) -> int:
-        """Row of a proposed candidate in the data."""
+        """Return the row of a proposed candidate in the data."""
         (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
         return int(self._row[proposal.sketch][key])
 
     def outcome(self, proposal: Proposal) -> RecordedTrial:
-        """Recorded outcome of a proposed candidate."""
+        """Return the recorded outcome of a proposed candidate."""
         (outcome,) = observations(self.data, [self.row(proposal)])
         return outcome
 
     def round(self, search: TaskSearch, method: Method, seed: int, train_every: int = 1) -> list[RecordedTrial]:
-        """One round of ``search``: proposed, answered, learned (``train_every``: see :func:`trains_after`).
-        :class:`BenchError` where nothing is proposed."""
+        """Make one round of ``search``: propose candidates, let it observe their outcomes, and train the model if
+        :func:`trains_after` says so. Return the outcomes. Raises :class:`BenchError` if nothing is proposed."""
         return [outcome for _, outcome in self.played(search, method, seed, train_every)]
 
     def played(
         self, search: TaskSearch, method: Method, seed: int, train_every: int = 1
     ) -> list[tuple[Proposal, RecordedTrial]]:
-        """:meth:`round`, each outcome with its proposal."""
+        """Make a round as :meth:`round` does, and return each proposal with its outcome."""
         pairs = [(proposal, self.outcome(proposal)) for proposal in search.propose(method.batch)]
         if not pairs:
             raise BenchError(f"{method.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
@@ -111,8 +112,8 @@ class RecordedTask:
 
 
 def trains_after(trials: int, batch: int, train_every: int) -> bool:
-    """Return true if the model is trained after the round that ends with so many trials of a task: after the first one
-    and each ``train_every`` rounds later."""
+    """Return true if the model is trained after the round that ends with so many ``trials`` of a task: after the first
+    round and every ``train_every`` rounds later."""
     return (-(-trials // batch) - 1) % train_every == 0
 
 
@@ -124,8 +125,12 @@ def run_task(
     prior: CostModel | None = None,
     train_every: int = 1,
 ) -> Replayed:
-    """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are). The model is
-    trained after every round, or after each ``train_every``."""
+    """Run a method on one task until it arrives, and for at least ``curve_trials`` trials (or until all candidates are
+    measured).
+
+    ``prior``: the model that the run starts from. ``train_every``: see :func:`trains_after`. Raises
+    :class:`BenchError` if the run does not arrive.
+    """
     search = task.search(method, seed, prior)
     best_secs, costs, secs = task.data.best_secs, list[float](), list[float]()
     arrived = uninformed = 0
@@ -145,9 +150,10 @@ def run_task(
 
 
 def network_sums(tasks: Sequence[RecordedTask], method: Method, seed: int) -> Iterator[float]:
-    """The weighted sum of the tasks' best costs in seconds after each trial, infinite while a task has no success.
+    """Yield after each trial the weighted sum of the tasks' best costs in seconds: infinite while a task has no
+    success.
 
-    The method's bandit gives each round to one task; it ends when all candidates of all tasks are measured.
+    The method's bandit gives each round to one task. The sums end when all candidates of all tasks are measured.
     """
     searches = [task.search(method, seed) for task in tasks]
     bandit = method.make_task_bandit(seed)
@@ -176,12 +182,13 @@ def network_sums(tasks: Sequence[RecordedTask], method: Method, seed: int) -> It
 
 
 def best_sum(tasks: Sequence[RecordedTask]) -> float:
-    """Least weighted sum of the tasks' costs, in seconds."""
+    """Return the least possible weighted sum of the tasks' costs, in seconds."""
     return float(sum(task.data.task.weight * task.data.best_secs for task in tasks))
 
 
 def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int:
-    """Trials until the weighted sum of the tasks' best costs is within :data:`TOLERANCE` of what it can be."""
+    """Return the trials until the weighted sum of the tasks' best costs is within :data:`TOLERANCE` of the least
+    possible sum. Raises :class:`BenchError` if it never is."""
     goal_secs = best_sum(tasks) * (1 + TOLERANCE)
     trials = 0
     for trials, secs in enumerate(network_sums(tasks, method, seed), 1):
@@ -192,26 +199,27 @@ def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int
 
 @dataclass(frozen=True)
 class Course:
-    """All tasks together for a number of trials."""
+    """A run of all tasks together for a number of trials."""
 
     trials: int
     """Number of trials."""
     steps: tuple[tuple[int, float], ...]
-    """Trials after which the weighted sum of the tasks' best costs became less, each with the new sum as a multiple of
-    the least possible one."""
+    """Each number of trials after which the weighted sum of the tasks' best costs became less, with the new sum as a
+    multiple of the least possible sum."""
 
     @property
     def best(self) -> float:
-        """The least sum, as a multiple of what it can be; infinite where a task has no success."""
+        """The sum at the end, as a multiple of the least possible sum; infinite if a task has no success."""
         return self.steps[-1][1] if self.steps else math.inf
 
     def trials_to(self, goal: float) -> int:
-        """Trials until the sum was at most ``goal`` times what it can be; all trials where it never was."""
+        """Return the trials until the sum was at most ``goal`` times the least possible sum; all trials if it never
+        was."""
         return next((trial for trial, value in self.steps if value <= goal), self.trials)
 
 
 def run_course(tasks: Sequence[RecordedTask], method: Method, seed: int, trials: int) -> Course:
-    """A run of ``trials`` trials, of fewer where there are no more candidates."""
+    """Run all tasks together for ``trials`` trials, or until all candidates are measured, and return the course."""
     possible, steps, done = best_sum(tasks), list[tuple[int, float]](), 0
     for done, secs in enumerate(islice(network_sums(tasks, method, seed), trials), 1):
         if math.isfinite(secs) and (not steps or secs / possible < steps[-1][1]):
@@ -220,12 +228,13 @@ def run_course(tasks: Sequence[RecordedTask], method: Method, seed: int, trials:
 
 
 def near_best(data: TaskData) -> int:
-    """Candidates of a task at which a run has arrived."""
+    """Return the number of a task's candidates within :data:`TOLERANCE` of the best: with one of them a run has
+    arrived."""
     return int((data.cost_secs <= data.best_secs * (1 + TOLERANCE)).sum())
 
 
 def task_policies(method: Method) -> tuple[TaskAllocation, ...]:
-    """Each rule that gives trials to tasks, by the gradient that the method's own rule goes by."""
+    """Return each rule that allocates trials to tasks. Rules with a gradient use that of the method's own rule."""
     assert isinstance(method.tasks, UcbTasks)
     gradient = method.tasks.gradient
     return (UcbTasks(gradient=gradient), GradientTasks(gradient=gradient), RoundRobinTasks())
@@ -235,12 +244,14 @@ def task_policies(method: Method) -> tuple[TaskAllocation, ...]:
 
 
 def with_effect(method: Method, effect: Effect, on: bool) -> Method:
-    """``method`` with one effect of the papers switched on or off, and all else as it is.
+    """Return ``method`` with one effect of the papers switched on or off and everything else unchanged. If the method
+    is already so, it is returned as it is.
 
-    ``draft``: candidates from the draft on the calibrated analyzer (Pruner), off: from a genetic search on the learned
-    model, which then does not start from the analyzer. ``sketch-ucb`` (Bansor equations 3 and 4), off: uniform.
-    ``contextual-epsilon`` (AdaTune equation 3), off: 0.05. ``ei`` (AdaTune equations 1 and
-    2), off: the prediction. A method that has the effect already (or has it not) comes back as it is.
+    - ``draft``: candidates come from the draft on the calibrated analyzer (Pruner). Off: they come from a genetic
+      search on the learned model, which then does not start from the analyzer.
+    - ``sketch-ucb``: Bansor equations 3 and 4. Off: sketches are chosen uniformly.
+    - ``contextual-epsilon``: AdaTune equation 3. Off: epsilon is 0.05.
+    - ``ei``: AdaTune equations 1 and 2. Off: candidates are scored by the prediction.
     """
     if has_effect(method, effect) == on:
         return method
@@ -262,7 +273,7 @@ def with_effect(method: Method, effect: Effect, on: bool) -> Method:
 
 
 def has_effect(method: Method, effect: Effect) -> bool:
-    """Return true if the method has the effect by itself."""
+    """Return true if the method has the effect."""
     return {
         "draft": isinstance(method.generator, DraftGenerator),
         "sketch-ucb": isinstance(method.sketches, UcbSketches),
@@ -279,11 +290,11 @@ def _draft_settings(method: Method) -> DraftSettings:
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
+    """Return the quartiles ``q1``, ``median`` and ``q3``."""
     low, median, high = np.percentile(np.asarray(values, dtype=np.float64), [25, 50, 75])
     return {"q1": float(low), "median": float(median), "q3": float(high)}
 
 
 def overall(by_task: Mapping[str, float]) -> float:
-    """Geometric mean over the tasks."""
+    """Return the geometric mean over the tasks."""
     return float(np.exp(np.mean(np.log(list(by_task.values())))))

@@ -1,4 +1,4 @@
-"""Figures of a replay's runs, and the tables of its result."""
+"""Figures and tables of a replay's runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.replay.replay_runs import CURVE, Replayed, overall, quartiles
 from bench.tables import markdown
 
 OURS = "fleet"
-"""The method that all others are compared with, where it is among them."""
+"""The method that the others are compared with, if it is among the methods of a table."""
 
 
 def figures(
@@ -22,13 +22,21 @@ def figures(
     tasks: Sequence[int],
     drawn: Collection[str],
 ) -> dict[str, Any]:
-    """Quartiles of trials by method and task, geometric means and sums of the medians, quartiles of the seeds' own sums
-    (``seed_sum``), curves, and the network's trials. ``uninformed``: the sum over the tasks of the median trials that
-    were drawn at random before anything was known.
+    """Return the figures of runs by method (or variant); those in ``trials`` by method and task.
 
-    ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
-    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed, of
-    the methods ``drawn`` alone: others end where they arrive, or were kept without.
+    ``trials``: quartiles of the trials. ``overall`` and ``sum``: geometric mean and sum of the tasks' medians.
+    ``seed_sum``: quartiles over the seeds of the sum over the tasks. ``uninformed``: sum over the tasks of the median
+    number of trials that were drawn at random before there was any record. ``overall_trial_secs``: geometric mean over
+    the tasks of the median seconds that the trials took. ``curves``: for every number of trials of :data:`CURVE` the
+    geometric mean over the tasks of the median best so far, as a share of the best possible speed. ``network``:
+    quartiles of the trials of all tasks together.
+
+    Args:
+        runs: Runs by (method or variant, task).
+        totals: Trials of all tasks together, by variant.
+        names: Names of the ``tasks``.
+        tasks: Positions of the tasks in the dataset.
+        drawn: Methods that have curves. Runs of other methods end when they arrive, or were cached without curves.
     """
     methods = list(dict.fromkeys(name for name, _ in runs))
     trials = {
@@ -61,7 +69,7 @@ def figures(
         "curve_trials": list(CURVE),
         "curves": {
             method: [
-                # A share of 0 (nothing ran yet) has no logarithm: it stands as a thousandth.
+                # A share of 0 (no success yet) has no logarithm: it counts as 1e-3.
                 overall({str(at): max(float(np.median([r.curve[i] for r in runs[method, at]])), 1e-3) for at in tasks})
                 for i in range(len(CURVE))
             ]
@@ -133,15 +141,15 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _of_seeds(seeds: int, most: int) -> str:
-    """Said of a column that has fewer seeds than the others."""
+    """Return the note of a column that has fewer seeds than the others."""
     return "" if seeds == most else f", {seeds} seeds"
 
 
 def _trials(count: float) -> str:
-    """A mean number of trials; below ten its first decimal tells methods apart."""
+    """Return a mean number of trials; below ten it has one decimal, which distinguishes methods."""
     return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
 
 
 def _quartiles(figures: Mapping[str, float]) -> str:
-    """``median (lower quartile to upper)``."""
+    """Return ``median (lower quartile to upper)``."""
     return f"{figures['median']:.0f} ({figures['q1']:.0f} to {figures['q3']:.0f})"

@@ -1,8 +1,8 @@
-"""Runs of a replay that are kept in a file, so that a long one can be made in parts.
+"""A file that caches the runs of a replay, so that a long replay can be made in parts.
 
-A run follows from its method, the dataset, the task and the seed alone: each line of the file is one, with these and
-what came of it. It is found by the whole method (all of its parts and numbers), whatever a table calls it, and by the
-code that made it: runs of other code are made again. Several kinds of runs have each their own lines in a file.
+The result of a run depends only on its method, the dataset, the task and the seed. Each line of the file has these and
+the result of one run. A run is found by the method's parts and numbers, not by its name in a table, and by the code
+that made the run: runs of other code are made again. A file may have several kinds of runs, each with its own lines.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Kind(Generic[Run]):
     """A kind of run, and how its runs are stored."""
 
     name: str
-    """Name in the file; empty for runs of one task."""
+    """Name of the kind in the file; empty for runs of one task."""
     fields: Callable[[Run], Mapping[str, Any]]
-    """Values of a run as :func:`json.dumps` takes them."""
+    """Returns the values of a run, in a form that :func:`json.dumps` takes."""
     run: Callable[[Mapping[str, Any]], Run]
-    """The run, made of its values again."""
+    """Makes the run from its values."""
 
 
 REPLAYED: Kind[Replayed] = Kind(
@@ -46,15 +46,18 @@ COURSES: Kind[Course] = Kind(
     lambda run: {"trials": run.trials, "steps": run.steps},
     lambda line: Course(line["trials"], tuple((trial, value) for trial, value in line["steps"])),
 )
-"""Runs of all tasks together: their names and the number of trials stand for the task."""
+"""Runs of all tasks together. Their key has the names of all tasks and the number of trials in place of the task."""
 
 
 class RunCache(Generic[Run]):
-    """The runs of one dataset and kind in ``path``, which is made when the first is added; none are kept where it is
-    None."""
+    """The runs of one dataset and kind in the file ``path``, which is created when the first run is added. If ``path``
+    is None, nothing is cached."""
 
     def __init__(self, path: Path | None, dataset: Path, kind: Kind[Run], code: str = "") -> None:
-        """``code``: the digest of the code that makes the runs (:func:`bench.dependencies.code_digest`)."""
+        """``code``: the digest of the code that makes the runs (:func:`bench.dependencies.code_digest`).
+
+        Raises :class:`BenchError` if a line of the file is not a run.
+        """
         self._path = path
         self._code = code
         self._dataset = hashlib.blake2b(dataset.read_bytes(), digest_size=8).hexdigest()
@@ -72,11 +75,11 @@ class RunCache(Generic[Run]):
                 raise BenchError(f"{path}: line {number} is no run of a replay ({error!r}): remove it") from error
 
     def find(self, method: Method, task: str, seed: int) -> Run | None:
-        """Return a run; None if it was not made yet."""
+        """Return a run, or None if the file does not have it."""
         return self._runs.get((self._dataset, digest(method), task, seed))
 
     def add(self, method: Method, task: str, seed: int, run: Run) -> None:
-        """Write one down."""
+        """Append a run to the file."""
         if self._path is None:
             return
         about = {"dataset": self._dataset, "method": digest(method), "task": task, "seed": seed}
@@ -86,10 +89,11 @@ class RunCache(Generic[Run]):
 
 
 def cache_code(path: Path | None, module: str) -> str:
-    """The digest of the code of a benchmark's ``module`` for runs that are kept in ``path``; empty if none are."""
+    """Return the digest of the code of a benchmark's ``module``, for runs that are cached in ``path``; empty without a
+    path."""
     return "" if path is None else code_digest(module)
 
 
 def digest(method: Method) -> str:
-    """Digest of all parts and numbers of a method except its name."""
+    """Return the digest of all parts and numbers of a method except its name."""
     return hashlib.blake2b(repr(method).replace(repr(method.name), "", 1).encode(), digest_size=8).hexdigest()

@@ -1,8 +1,8 @@
-"""One search of the real runtime on recorded devices: ``python -m bench.replay.runtime_process --method fleet`` prints
-one line of JSON with the trials after which it arrived.
+"""One search of the real runtime on recorded devices: ``python -m bench.replay.runtime_process --dataset FILE`` prints
+one line of JSON with the trials after which the search arrived.
 
-Scheduler, searchers, learner and recorder are those of a run; builders and devices answer from the dataset and take a
-stated time asleep, so that candidates are under way while models are trained and others are proposed.
+Scheduler, searchers, learner and recorder are those of a tuning run. Builders and devices return recorded results, and
+sleep for a given time before that. So candidates are in flight while models are trained and others are proposed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from fleet_tune.base.search_task import SearchTask
 
 
 async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path) -> int:
-    """Trials, in the order of their records, until the weighted sum of the tasks' best costs is within
-    :data:`TOLERANCE` of what it can be (see :func:`bench.replay.replay_runs.run_network`)."""
+    """Return the trials, in the order of their records, until the weighted sum of the tasks' best costs is within
+    :data:`TOLERANCE` of the least possible sum (see :func:`bench.replay.replay_runs.run_network`).
+
+    ``out``: existing folder for the records. Raises SystemExit if the sum never is.
+    """
     data = read(dataset)
     entries = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in data)
     weights = {each.task.id: each.task.weight for each in data}
@@ -65,7 +68,7 @@ async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path
             if record is None or record.revision:
                 continue
             trials += 1
-            # What the dataset says: a recorded device answers with it, in its own micro-batches.
+            # This is the cost in the dataset: a recorded device repeats the recorded micro-batches.
             bests[record.task_id] = min(bests[record.task_id], record.measurement.cost_secs)
             if sum(weights[name] * secs for name, secs in bests.items()) <= goal_secs:
                 return trials

@@ -1,5 +1,5 @@
-"""The search of a run, asynchronous and with candidates in flight, beside the same method in rounds: trials until a
-network of all recorded tasks is within 5% of its best."""
+"""Compares the runtime, which searches asynchronously with candidates in flight, with the same method in rounds: trials
+until a network of all recorded tasks is within 5% of its best."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _RUN_SECS = 1800.0
 
 
 def run(dataset: Path, method: str, devices: int, seeds: int) -> BenchResult:
-    """``ours``: median trials of the runtime, ``peer``: of the rounds; ``ratio``: how many times fewer it needs."""
+    """Return a result with the median trials of the runtime (``ours``) and of the same method in rounds (``peer``).
+    ``ratio`` is ``peer / ours``."""
     args = ["-m", "bench.replay.runtime_process", "--dataset", str(dataset), "--method", method]
     args += ["--devices", str(devices)]
     runtime = [

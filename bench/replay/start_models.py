@@ -1,4 +1,4 @@
-"""Models that replays start from: those that come with fleet-tune, or another file."""
+"""Models that replays start from: those that fleet-tune ships, or a given file."""
 
 from __future__ import annotations
 
@@ -18,22 +18,27 @@ from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, rea
 from policies.cost_models.protocol import CostModel
 
 TAUGHT = ".model"
-"""Suffix of a file that has the saved bytes of a model alone, of whatever kind."""
+"""Suffix of a file with only the saved bytes of a model, of any kind."""
 
 
 @cache
 def model_at(path: Path) -> CostModel:
-    """The model of this file: one of 'fleet-tune model pretrain', or the bytes of one that was taught for a replay."""
+    """Return the model in a file of 'fleet-tune model pretrain', or in a file that was written for a replay
+    (:data:`TAUGHT`)."""
     return load_model(path.read_bytes()) if path.suffix == TAUGHT else read_model(path)[0]
 
 
 def start_of(name: str, given: Path | None) -> Path:
-    """The file that a method starts from which asks for the model ``name``: ``given``, or the one that comes along."""
+    """Return the file of the model for a method that starts from the model ``name``: ``given``, or the shipped file if
+    that is None."""
     return note_input(BUILTIN_PATHS[name] if given is None else given.absolute())
 
 
 def refuse_training_data(dataset: Path, measured: Dataset, paths: Iterable[Path]) -> None:
-    """:class:`BenchError` where one of these models was trained on the dataset, or is none."""
+    """Raise :class:`BenchError` if one of the models at ``paths`` was trained on the dataset, or is not a model.
+
+    ``measured``: content of the file ``dataset``.
+    """
     digest = data_sources("", measured).digest
     for path in sorted(set(paths)):
         try:
@@ -45,7 +50,8 @@ def refuse_training_data(dataset: Path, measured: Dataset, paths: Iterable[Path]
 
 
 def started_from(paths: Iterable[Path]) -> Kind[Replayed]:
-    """Kept runs of one task that begin with these models, as the files are: of others nothing is found."""
+    """Return the kind of cached runs of one task that start from these models. The kind changes with the content of the
+    files."""
     files = b"".join(path.read_bytes() for path in sorted(set(paths)))
     name = f"pretrained, {hashlib.blake2b(files, digest_size=8).hexdigest()}"
     return Kind(name, REPLAYED.fields, REPLAYED.run)

@@ -1,13 +1,13 @@
-"""Warm starts: the model that each method can begin with, of other tasks than those of a replay.
+"""Warm starts: the model of other tasks that each method can start from in a replay.
 
-- ``fleet``: the model that comes along for it;
-- ``pruner`` and ``moa-pruner``: the PaCM that comes along, which the first fine-tunes and the second adapts;
-- a method whose own model reads what all tasks share (``autotvm``, ``ansor``, ``bansor``): its own kind of model,
-  trained on the datasets of ``fleet``'s model, as the global one of AutoTVM's equation 4;
-- any other (``adatune``, whose forest reads the knobs of one task): the model of ``fleet`` as the global one.
+- ``fleet``: the model that fleet-tune ships for it;
+- ``pruner`` and ``moa-pruner``: the shipped PaCM, which ``pruner`` fine-tunes and ``moa-pruner`` adapts;
+- a method whose own model reads features that all tasks share (``autotvm``, ``ansor``, ``bansor``): its own kind of
+  model, trained on the datasets of ``fleet``'s model, as the global model of AutoTVM's equation 4;
+- any other method (``adatune``, whose forest reads the knobs of one task): the model of ``fleet`` as the global model.
 
-They have not all learned from the same: the PaCM was trained on fewer sets than the others, so that each column says
-from how many candidates its model has learned (:func:`learned_from`).
+The models have not all learned from the same records: the PaCM was trained on fewer datasets than the others. So each
+column has the number of candidates that its model has learned from (:func:`learned_from`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from policies.search.methods import Method
 
 
 def teaching_sets(folder: Path = DATA) -> tuple[Path, ...]:
-    """The datasets of ``bench/data`` that the model of ``fleet`` was trained on.
+    """Return the files of the datasets that the model of ``fleet`` was trained on. ``folder`` is searched with its
+    subfolders.
 
-    Raises :class:`BenchError` if one of them is not there.
+    Raises :class:`BenchError` if one of them is missing.
     """
     wanted = {source.digest: source.name for source in read_model(BUILTIN_PATHS[BUILTIN])[1].data}
     found = {data_sources("", read(path)).digest: path for path in sorted(folder.rglob("*.ftd"))}
@@ -44,9 +45,9 @@ def teaching_sets(folder: Path = DATA) -> tuple[Path, ...]:
 
 
 def warm_starts(methods: Mapping[str, Method], sets: Sequence[Path], folder: Path) -> dict[str, Path]:
-    """The file of the model that each method starts from, without methods that have no cost model.
+    """Return the file of the model that each method starts from. Methods without a cost model are left out.
 
-    ``sets``: datasets that teach a method's own model; ``folder``: where such models are written.
+    ``sets``: datasets to train a method's own kind of model on; ``folder``: folder for these models.
     """
     starts: dict[str, Path] = {}
     taught: dict[str, Path] = {}
@@ -62,7 +63,8 @@ def warm_starts(methods: Mapping[str, Method], sets: Sequence[Path], folder: Pat
 
 
 def taught_kind(method: Method) -> CostModelEntry | None:
-    """The kind of model that is trained on the sets for the method; None if it begins with a shipped one, or none."""
+    """Return the kind of model to train on the datasets for the method; None if it starts from a shipped model or has
+    no cost model."""
     training = method.training
     if training is None or method.starts_from or training.model.kind == PacmModel.KIND:
         return None
@@ -70,15 +72,15 @@ def taught_kind(method: Method) -> CostModelEntry | None:
 
 
 def shipped_start(method: Method) -> str:
-    """The name of the shipped model that a method with a cost model begins with, if nothing is taught for it."""
+    """Return the name of the shipped model that a method with a cost model starts from, if none is trained for it."""
     pacm = method.training is not None and method.training.model.kind == PacmModel.KIND
     return method.starts_from or (BUILTIN_PACM if pacm else BUILTIN)
 
 
 def teach(entry: CostModelEntry, sets: Sequence[Path], folder: Path) -> Path:
-    """Train a model of this kind on all tasks of the sets and return its file in ``folder``.
+    """Train a model of this kind on all tasks of the datasets, write it to ``folder`` and return its file.
 
-    Raises :class:`BenchError` if nothing in the sets ran.
+    Raises :class:`BenchError` if the datasets have no successful record.
     """
     tasks: list[TaskData] = [data for each in sets for data in read(each)]
     model = general_prior(tasks, 0, entry, from_analyzer=False)
@@ -90,18 +92,18 @@ def teach(entry: CostModelEntry, sets: Sequence[Path], folder: Path) -> Path:
 
 
 def learned_from(start: Path, sets: Sequence[Path]) -> int:
-    """Number of candidates that the model of this file learned from: by its manifest, or all of the ``sets`` if it was
-    taught."""
+    """Return the number of candidates that the model in a file has learned from: all of the ``sets`` for a model that
+    :func:`teach` wrote, else the number in the file's manifest."""
     if start.suffix == TAUGHT:
         return sum(len(data) for each in sets for data in read(each))
     return sum(source.candidates for source in read_model(start)[1].data)
 
 
 def summed(model: CostModel) -> CostModel:
-    """The prior as a method has to begin with it for the sum of AutoTVM's equation 4.
+    """Return the prior in the form from which a method learns the sum of AutoTVM's equation 4.
 
-    A network of the method's own kind would be fine-tuned. AutoTVM's (TreeGRU) is wrapped: as a global model that has
-    no local one yet it stays as it is, and a network of the task's own is added. Pruner's are fine-tuned, as in its
-    paper.
+    A method fine-tunes a prior network of its own kind. So AutoTVM's network (TreeGRU) is wrapped as a global model
+    without a local one: it stays unchanged, and a network of the task is added to it. Pruner's networks are not
+    wrapped: they are fine-tuned, as in its paper.
     """
     return GlobalLocalModel(model) if model.KIND in (TREE_GRU.kind, TREE_GRU_REGRESSION.kind) else model

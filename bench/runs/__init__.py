@@ -1,1 +1,1 @@
-"""Benchmarks of the runtime itself: devices kept busy, records made durable."""
+"""Benchmarks of the runtime: busy devices, durable records, failures, monitoring, and memory."""

@@ -1,6 +1,6 @@
-"""A run that is under fire, beside the same run left alone: what it acknowledged, lost and doubled, how good its best
-kernels are, and how long it took. Every kind of process is killed and stopped: those of the run, the command itself,
-Ray's own, and whole nodes of its cluster."""
+"""A run with injected failures compared with the same run without them: how many records it acknowledged, lost and
+duplicated, how fast its best kernels are, and how long it took. Every kind of process is killed or stopped: the
+processes of the run, the command, Ray's processes, and whole nodes of the cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def run(
     network: str,
     parts: Path | None,
 ) -> BenchResult:
-    """Kill the processes of a run; with ``real``, half of the kills are those of the real run."""
+    """Run with and without failures. ``ours``: seconds with failures; ``peer``: seconds without. With ``real``, a real
+    run gets half of the ``kills``, and a simulated run the rest."""
     of_real = kills // 2 if real else 0
     kinds: dict[str, tuple[int, int, str | None]] = {"simulated": (kills - of_real, trials, None)}
     if real:
@@ -71,7 +72,8 @@ def _played(
     network: str | None,
     parts: Path | None,
 ) -> dict[str, Any]:
-    """Outcome of a run: from the file ``parts`` if it is there, else it is made and kept there."""
+    """Return the figures of a run. If the file ``parts`` has figures of the same command, take them from there; else
+    run the command, and append its figures to the file."""
     args = ["-m", "bench.runs.chaos_process", "--kills", str(kills), "--trials", str(trials)]
     args += ["--devices", str(devices), "--nodes", str(nodes), "--seed", str(seed)]
     args += ["--candidate", str(candidate_secs)] if network is None else ["--network", network]

@@ -1,4 +1,5 @@
-"""A Ray cluster of child processes, for runs whose machines fail: a head and other nodes on loopback, with a token."""
+"""A Ray cluster of child processes, for runs whose machines fail: a head and other nodes on loopback, with token
+authentication."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from bench.result import BenchError
 from devices.host.children.parent import end_with_parent
 
 CPUS = 1
-"""CPUs of each node, whatever the machine has: the number of its builders."""
+"""CPUs of each node, whatever the machine has. A real run has one builder for each."""
 _START_SECS = 180.0
 _ATTEMPTS = 3
 _END_SECS = 30.0
@@ -29,7 +30,7 @@ _STORE_BYTES = 100_000_000
 
 
 class Node:
-    """``ray start --block`` with what it starts, in a session of its own."""
+    """A process ``ray start --block`` and the processes that it starts, in a process session of their own."""
 
     def __init__(self, log: Path, env: dict[str, str], *options: str) -> None:
         self._log = log
@@ -55,7 +56,8 @@ class Node:
             )
 
     def joined(self) -> Node:
-        """Itself, once it is part of the cluster. Raises :class:`BenchError`."""
+        """Wait until the node is part of the cluster, and return it. Raises :class:`BenchError` if the node ends or
+        takes longer than ``_START_SECS``."""
         deadline = time.monotonic() + _START_SECS
         while "Ray runtime started" not in (told := self._log.read_text()):
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -64,14 +66,14 @@ class Node:
         return self
 
     def family(self) -> list[psutil.Process]:
-        """All of it."""
+        """Return all processes of the node. Empty if it has ended."""
         with contextlib.suppress(psutil.Error):
             root = psutil.Process(self.process.pid)
             return [root, *root.children(recursive=True)]
         return []
 
     def parts(self, name: str) -> list[psutil.Process]:
-        """Processes of the node with this name."""
+        """Return the processes of the node with this name."""
         found = []
         for each in self.family():
             with contextlib.suppress(psutil.Error):
@@ -81,12 +83,12 @@ class Node:
 
     @property
     def is_well(self) -> bool:
-        """Return true if its raylet is there and not stopped."""
+        """True if the raylet runs and is not stopped."""
         raylets = self.parts("raylet")
         return bool(raylets) and all(_goes_on(each) for each in raylets)
 
     def kill(self) -> None:
-        """All of it at once, as when its machine loses its power."""
+        """Kill all processes of the node at once, as when its machine loses power."""
         family = self.family()
         for each in family:
             with contextlib.suppress(psutil.Error):
@@ -97,14 +99,20 @@ class Node:
 
 
 class Nodes:
-    """A head and ``count`` other nodes, with their files in ``folder``, which has a short name. While it is entered,
-    this process and its children have the cluster's token."""
+    """A cluster of a head and ``count`` other nodes.
+
+    Args:
+        folder: folder for the files of the nodes. Its path has to be short, since Ray's sockets are below it.
+        count: number of nodes beside the head.
+
+    ``env`` has the variables with which a process can connect to the cluster at ``address``.
+    """
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
         self._count = count
         self._started = 0
-        self._unwell: dict[int, float] = {}  # since when, by the node's place
+        self._unwell: dict[int, float] = {}  # time at which a node was first seen unwell, by its index
         token = folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
@@ -114,7 +122,7 @@ class Nodes:
         self.others: list[Node] = []
 
     def start(self) -> None:
-        """A new cluster in the place of the one before, if there was one. Raises :class:`BenchError`."""
+        """Start a new cluster. The previous cluster, if any, is ended first. Raises :class:`BenchError`."""
         self.close()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -122,7 +130,7 @@ class Nodes:
         self.address = f"127.0.0.1:{port}"
         files = str(self._folder / f"t{self._started}")
         self.head = self._joined("--head", "--port", str(port), "--temp-dir", files, "--include-dashboard", "false")
-        # At once: they are machines of their own.
+        # The other nodes start in parallel, as separate machines would.
         begun = [self._added("--address", self.address) for _ in range(self._count)]
         self.others = [self._joined("--address", self.address, begun=node) for node in begun]
 
@@ -131,8 +139,9 @@ class Nodes:
         return Node(self._folder / f"node-{self._started}.log", {**os.environ, **self.env}, *options)
 
     def _joined(self, *options: str, begun: Node | None = None) -> Node:
-        """A node that is part of the cluster: the one that has ``begun`` to start, or another. Ray gives up on one that
-        has not started within half a minute, which on a busy machine is tried again. Raises :class:`BenchError`."""
+        """Return a node that is part of the cluster: ``begun``, which is already starting, or a new node. Ray ends a
+        node that has not started within half a minute. That happens on a busy machine, so the start is tried again.
+        Raises :class:`BenchError` after the last attempt."""
         for attempt in range(_ATTEMPTS):
             node = begun if begun is not None and attempt == 0 else self._added(*options)
             try:
@@ -145,14 +154,14 @@ class Nodes:
 
     @property
     def is_well(self) -> bool:
-        """Return true if its server and its head run; other nodes come and go."""
+        """True if the head node and its GCS server run. The other nodes may fail."""
         if self.head is None or not self.head.is_well:
             return False
         servers = self.head.parts("gcs_server")
         return bool(servers) and all(_goes_on(each) for each in servers)
 
     def mend(self) -> None:
-        """Start nodes again that are gone, or have stood still for a minute, as whoever looks after them would."""
+        """Replace nodes that have ended, or have been stopped for a minute, as an operator would."""
         for at, node in enumerate(self.others):
             if node.is_well:
                 self._unwell.pop(at, None)
@@ -161,10 +170,10 @@ class Nodes:
             if node.process.poll() is not None or time.monotonic() - since > _STOPPED_SECS:
                 node.kill()
                 self.others[at] = self._added("--address", self.address)
-                self._unwell[at] = time.monotonic()  # it has a while to start
+                self._unwell[at] = time.monotonic()  # the new node has a minute to start
 
     def victims(self) -> dict[str, list[list[psutil.Process]]]:
-        """Parts of the cluster itself that can be killed, by kind: groups of processes that go together."""
+        """Return the parts of the cluster that can be killed or stopped, by kind, as groups of processes."""
         found: dict[str, list[list[psutil.Process]]] = {}
         if self.head is not None:
             for name in ("gcs_server", "raylet"):
@@ -174,7 +183,7 @@ class Nodes:
         return {role: groups for role, groups in found.items() if groups}
 
     def close(self) -> None:
-        """End all of it."""
+        """Kill all nodes."""
         for node in (self.head, *self.others):
             if node is not None:
                 node.kill()

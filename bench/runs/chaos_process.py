@@ -1,7 +1,8 @@
-"""One run under fire: ``python -m bench.runs.chaos_process --kills 20 --trials 2000`` prints one line of JSON.
+"""One run with injected failures: ``python -m bench.runs.chaos_process --kills 20 --trials 2000`` prints one line of
+JSON.
 
-The run is a child process (:mod:`bench.runs.chaos_run`), which is started again whenever it has ended without being
-through, as a person would; what is killed is below it, or is of the cluster on which it is.
+The command of the run is a child process (:mod:`bench.runs.chaos_run`). If it ends before the run is complete, it is
+started again, as a user would. The failures hit the command, the processes of its run, and those of its cluster.
 """
 
 from __future__ import annotations
@@ -34,41 +35,41 @@ from fleet_tune.base.records.stores.reader import RecordReader
 
 ACTORS = ("Scheduler", "Recorder", "Searcher", "Learner", "Builders", "DeviceActor")
 CHILDREN = {"Builders": "build child", "DeviceActor": "device server"}
-"""Names of the processes below those actors, in a real run."""
+"""Kinds of the child processes of some actors, by actor. Only a real run has them."""
 COMMAND = "the command"
 _SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 _KILLED_ONLY = frozenset({COMMAND})
-"""Nobody but a person notices that the command itself stands still."""
+"""Kinds of processes that are killed and never stopped: only a user would notice that the command is stopped."""
 _OF_RAY = ("gcs_server", "raylet")
 _LOOK_SECS = 0.05
 _SILENT_SECS = 900.0
-_AGAIN_SECS = 2.0  # until a person gives the command again
-_MOST_ENDS = 10  # in a row, in the same words
-# Of the trials, before the first kill and after the last one.
+_AGAIN_SECS = 2.0  # until the command is started again
+_MOST_ENDS = 10  # consecutive early ends with the same message, after which the benchmark gives up
+# Share of the trials before the first kill, and after the last kill.
 _MARGIN = 0.05
 
 Victims = dict[str, list[list[psutil.Process]]]
-"""Groups of processes that are killed together, by what they are."""
+"""Groups of processes that get a signal together, by kind of process."""
 
 
 @dataclass
 class Command:
-    """The command of the run, started again as often as it ends early."""
+    """The command of the run. It is started again each time that it ends early."""
 
     arguments: Sequence[str]
     folder: Path
     nodes: Nodes | None
     heard: list[str] = field(default_factory=list)
-    """Ids of the records that it told of, in their order."""
+    """Ids of the records that the command has printed, in order."""
     heard_at: list[float] = field(default_factory=list)
-    """Times at which it told of them."""
+    """Time at which each id was printed, on the monotonic clock."""
     ends: list[str] = field(default_factory=list)
-    """Reasons of the ends before the run was complete."""
+    """Reason of each early end: the last line of standard error, or the exit code."""
     process: subprocess.Popen[bytes] | None = None
 
     async def work(self) -> None:
-        """Wait until it has ended. Raises :class:`BenchError` where it says nothing for long, or ends again and
-        again."""
+        """Run the command until the run is complete. Raises :class:`BenchError` if the command prints no line for
+        ``_SILENT_SECS``, or ends early ``_MOST_ENDS`` times in a row for the same reason."""
         while not await self._once():
             if self.ends[-_MOST_ENDS:] == self.ends[-1:] * _MOST_ENDS:
                 raise BenchError(f"the run ends again and again: {self.ends[-1]}")
@@ -94,7 +95,7 @@ class Command:
             through = await self._follow(self.process)
         finally:
             family = _family(self.process.pid)
-            _signal(family, signal.SIGKILL)  # what was stopped would stay
+            _signal(family, signal.SIGKILL)  # a stopped process would not end by itself
             self.process.wait()
         if not through:
             told = log.read_text().strip().splitlines()
@@ -113,14 +114,14 @@ class Command:
                 raise BenchError(f"the run has reported no record for {_SILENT_SECS:.0f} s") from error
             if line == "over\n":
                 return True
-            if not line.endswith("\n"):  # the end, or what it was printing then
+            if not line.endswith("\n"):  # end of file, perhaps in the middle of a line
                 return False
-            if line.startswith("record "):  # Ray prints others
+            if line.startswith("record "):  # Ray prints other lines
                 self.heard.append(line.split()[1])
                 self.heard_at.append(time.monotonic())
 
     def victims(self) -> Victims:
-        """Parts of the run that can be killed now."""
+        """Return the processes of the run and of its cluster that can be killed or stopped now."""
         found: Victims = {}
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(psutil.Error):
@@ -144,15 +145,15 @@ class Command:
 
 @dataclass
 class Monkey:
-    """Kills and stops processes of the command at random moments."""
+    """Kills and stops random processes of a run at random moments."""
 
     kills: int
-    """Number of kills."""
+    """Number of kills and stops."""
     trials: int
-    """Trials of the run, over which the kills are spread."""
+    """Number of trials of the run. The kills are spread over them."""
     rng: random.Random
     done: list[dict[str, Any]] = field(default_factory=list)
-    """Kills that were made."""
+    """The kills and stops so far: ``role``, ``signal`` and ``at_secs``, the seconds since the start."""
 
     async def work(self, command: Command) -> None:
         first, last = _MARGIN * self.trials, (1 - _MARGIN) * self.trials
@@ -168,7 +169,7 @@ class Monkey:
 
 
 def chosen(victims: Victims, rng: random.Random) -> str:
-    """Target of the next kill: each kind of process as often, however many there are of it."""
+    """Return the kind of process to kill next. All kinds are equally likely, whatever their number of processes."""
     return rng.choice(sorted(victims))
 
 
@@ -186,7 +187,7 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
 
 
 async def _mended(nodes: Nodes) -> None:
-    """Machines that fail are started again."""
+    """Replace failed nodes, once a second, until cancelled."""
     while True:
         await asyncio.sleep(1.0)
         await asyncio.to_thread(nodes.mend)
@@ -202,8 +203,18 @@ async def play(
     count: int = 0,
     candidate_secs: float = CANDIDATE_SECS,
 ) -> dict[str, Any]:
-    """One run, on a cluster with ``count`` nodes beside the head, or on its own where that is 0. ``candidate_secs``: a
-    candidate takes on a simulated device."""
+    """Play one run and return its figures.
+
+    Args:
+        kills: number of kills and stops.
+        trials: number of trials.
+        devices: number of simulated devices.
+        seed: seed of the run, and of the kills.
+        network: network of a real run. None for a run with simulated devices.
+        folder: folder for all files.
+        count: number of nodes of the cluster beside its head. If 0, the run starts its own cluster.
+        candidate_secs: seconds of a candidate on a simulated device.
+    """
     out = folder / "out"
     out.mkdir()
     arguments = ["--trials", str(trials), "--out", str(out), "--devices", str(devices), "--seed", str(seed)]
@@ -267,7 +278,7 @@ def _figures(command: Command, out: Path) -> dict[str, Any]:
 def main(
     kills: int, trials: int, devices: int, nodes: int, candidate_secs: float, seed: int, network: str | None
 ) -> None:
-    # Ray's sockets lie below: a path of a few characters.
+    # Ray's sockets are below this folder, and the length of their paths is limited.
     with tempfile.TemporaryDirectory(prefix="ft-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         found = asyncio.run(play(kills, trials, devices, seed, network, Path(folder), nodes, candidate_secs))
     print(json.dumps(found))

@@ -1,9 +1,8 @@
-"""The run that is under fire, as a person starts it, and starts again when it has ended: ``python -m
-bench.runs.chaos_run --trials 2000 --out FOLDER`` prints a line for each record that it is told of, and ``over`` when it
-has nothing left to do.
+"""The command of a run with injected failures: ``python -m bench.runs.chaos_run --trials 2000 --out FOLDER`` prints a
+line for each record that the run yields, and ``over`` at the end of the run. Given again, it resumes the run.
 
-Simulated devices and builders answer from the datasets of ``bench/data`` and take a stated time asleep; everything else
-is a session as the command line starts it: its own heartbeats notice and replace what is gone.
+Simulated devices and builders sleep for a given time and answer from the datasets of ``bench/data``. Everything else is
+a session as the command line starts it: its heartbeats notice lost processes and replace them.
 """
 
 from __future__ import annotations
@@ -39,14 +38,17 @@ from policies.search.methods.fleet import FLEET
 BUILD_SECS = 0.03
 BUILDERS = 2
 OVER, RECORD = "over", "record "
-"""Prefix of its lines: libraries print others."""
+"""The last line, and the prefix of a record's line: libraries print other lines."""
 
 
 async def simulated(
     trials: int, devices: int, candidate_secs: float, seed: int, out: Path, address: str | None
 ) -> AsyncIterator[Record]:
-    """The records of a run with simulated devices, which goes on from what is in ``out``. ``candidate_secs``: a
-    candidate takes on a device."""
+    """Yield the new records of a run with simulated devices. A run that was begun in ``out`` is resumed.
+
+    ``candidate_secs``: seconds of a candidate on a device. ``address``: address of the Ray cluster; None for a cluster
+    of the run's own. Raises ClusterError if the cluster is lost.
+    """
     paths = (dataset_path(None), OTHER_CLASS)
     config = FleetConfig(
         devices=tuple(
@@ -86,7 +88,7 @@ async def simulated(
 async def _while_it_lasts(
     records: AsyncIterator[Record | None], losing: asyncio.Future[str]
 ) -> AsyncIterator[Record | None]:
-    """Raises ClusterError as soon as the cluster is lost, as a run of the command line does."""
+    """Yield the records. Raises ClusterError as soon as the cluster is lost, as a run of the command line does."""
     while True:
         coming = asyncio.ensure_future(anext(records))
         either: list[asyncio.Future[Any]] = [coming, losing]
@@ -101,21 +103,21 @@ async def _while_it_lasts(
 
 
 def _last_seq(out: Path) -> int:
-    """Records that earlier runs have stored."""
+    """Return the sequence number of the last record that an earlier command stored. 0 if there is none."""
     try:
         with RecordReader(out / "records.db") as reader:
             return reader.last_seq()
-    except UserError:  # nothing yet
+    except UserError:  # there is no store yet
         return 0
 
 
 def real(network: str, trials: int, seed: int, out: Path, address: str | None) -> AsyncIterator[Record]:
-    """The records of a run with this machine's CPU and real builds."""
+    """Yield the records of a run with this machine's CPU and real builds."""
     return fleet_tune.stream(network, out=out, trials=trials, seed=seed, address=address)
 
 
 async def tell(records: AsyncIterator[Record]) -> None:
-    """Print each record as it comes."""
+    """Print a line for each record as it comes, and a last line at the end."""
     async for record in records:
         print(f"{RECORD}{record.uid}", flush=True)
     print(OVER, flush=True)
@@ -140,7 +142,7 @@ def main(
         asyncio.run(tell(records))
     except UserError as error:
         print(f"error: {error.problem}", file=sys.stderr, flush=True)
-        os._exit(1)  # as the command line ends: Ray would wait for processes that stand still
+        os._exit(1)  # as the command line does: a normal exit of Ray would wait for stopped processes
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What it takes to look at a run: the metrics endpoint at 100 records a second, a record's way to the page of the
-dashboard, and the report of a long run, with the schedules of its tasks."""
+"""The cost of monitoring a run: processor time of the metrics endpoint at 100 records a second, seconds until a record
+is on the dashboard's page, and time and size of the report of a long run, with the schedules of its tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ _PAGE_SECS = 60.0
 
 
 def run(dataset: Path, records: int, seconds: float) -> BenchResult:
-    """Take the three figures: ``records`` in the store of the page and of the report."""
+    """Measure the three figures. ``ours``: processor time of the metrics in percent of a core.
+
+    ``records``: number of records in the store that the page and the report show. ``seconds``: time for which the
+    metrics are served.
+    """
     tasks = synthetic_records.tasks_of(dataset)
     cores = exporter_cores(tasks, synthetic_records.records(dataset), seconds)
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as made:
@@ -62,7 +66,7 @@ def run(dataset: Path, records: int, seconds: float) -> BenchResult:
 
 
 def _in_time(records: Iterator[Record]) -> Iterator[Record]:
-    """The records, one each hundredth of a second."""
+    """Yield the records with predicted times and with time stamps 1/100 s apart."""
     import dataclasses
 
     for number, record in enumerate(records):
@@ -82,14 +86,14 @@ def _store(folder: Path, tasks: Sequence[Task], records: Sequence[Record]) -> No
 
 
 def exporter_cores(tasks: Sequence[Task], records: Iterator[Record], seconds: float) -> float:
-    """Processor seconds a second that the metrics take of a process which takes in 100 records and two snapshots each
-    second, and is scraped every five seconds by another one. What the same loop takes without metrics does not
-    count."""
+    """Return the processor seconds a second of the metrics in a process that takes in 100 records and two snapshots
+    each second. Another process scrapes it every five seconds. The processor time of the same loop without metrics is
+    subtracted."""
     from fleet_tune.runs.metrics import Metrics
 
     known = list(itertools.islice(_in_time(records), int(seconds * RECORDS_A_SEC) + 64))
     metrics = Metrics(0)
-    for record in known[:64]:  # imports and first children are no running cost
+    for record in known[:64]:  # imports and new label sets cost only once
         metrics.observe(record)
     metrics.update(_snapshot(tasks, 64))
     without = _cores(tasks, known[64:], lambda _: None, lambda _: None)
@@ -105,7 +109,7 @@ def _cores(
     observe: Callable[[Record], None],
     update: Callable[[Progress], None],
 ) -> float:
-    """Processor seconds a second of a loop with 100 records and two snapshots each second."""
+    """Return the processor seconds a second of a loop with 100 records and two snapshots each second."""
     began, cpu = time.perf_counter(), time.process_time()
     for number, record in enumerate(records):
         due = began + number / RECORDS_A_SEC
@@ -136,7 +140,7 @@ def _snapshot(tasks: Sequence[Task], trials: int) -> Progress:
 
 @contextlib.contextmanager
 def _scraped(port: int | None) -> Iterator[None]:
-    """Have another process scrape the metrics, the first time at once."""
+    """Have another process scrape the metrics every ``_SCRAPE_SECS``. The block begins after the first scrape."""
     command = [sys.executable, "-c", _SCRAPER, f"http://127.0.0.1:{port}/metrics", str(_SCRAPE_SECS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as scraper:
         try:
@@ -148,7 +152,8 @@ def _scraped(port: int | None) -> Iterator[None]:
 
 
 async def page_secs(folder: Path, tasks: Sequence[Task], coming: Iterator[Record]) -> list[float]:
-    """Seconds from when records are durable until the page shows them, as a browser asks for it."""
+    """Return, for each of ``_LOOKS`` batches, the seconds from the moment when its records are durable until the page
+    shows them to a client that polls as often as a browser."""
     from tornado.httpclient import AsyncHTTPClient
 
     from fleet_tune.base.records.stores.store import RecordStore
@@ -167,7 +172,7 @@ async def page_secs(folder: Path, tasks: Sequence[Task], coming: Iterator[Record
     waits = []
     with RecordStore(folder / "records.db") as store:
         for number in range(_LOOKS):
-            await asyncio.sleep(_POLL_SECS * (number % 5) / 5)  # a record comes at any moment between two polls
+            await asyncio.sleep(_POLL_SECS * (number % 5) / 5)  # records come at different moments between two polls
             store.append([next(coming) for _ in tasks])
             began, before = time.perf_counter(), shown
             while shown == before:
@@ -179,7 +184,7 @@ async def page_secs(folder: Path, tasks: Sequence[Task], coming: Iterator[Record
 
 
 def report_cost(folder: Path) -> tuple[float, int]:
-    """Seconds and bytes of the report."""
+    """Return the seconds to write the report, and its size in bytes."""
     from fleet_tune.report.html.page import write_report
 
     began = time.perf_counter()

@@ -1,5 +1,5 @@
-"""Searching, building and measuring at the same time, as a run does, against the same parts in rounds: how many trials
-a minute a fleet of simulated devices makes with either."""
+"""Trials a minute of a fleet of simulated devices: search, builds and measurements at the same time, as in a run,
+against the same parts in rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.result import BenchResult
 from bench.tables import markdown
 
 ASKED_RATIO = 1.5
-_OVERHEAD_SECS = 120.0  # to start and end all of it, of each run
+_OVERHEAD_SECS = 120.0  # to start and end the processes of one run
 WARM_UP_SECS = 20.0
 
 

@@ -1,4 +1,4 @@
-"""Runs of a simulated fleet on the real runtime, streaming and in rounds in turn:
+"""Alternate runs of a simulated fleet on the real runtime, streaming and in rounds:
 ``python -m bench.runs.overlap_process --devices 8 --seconds 60`` prints one line of JSON."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FAULTS = 0.02
 
 
 async def streaming(cluster: Cluster, fleet: SimulatedFleet, at: int, secs: float) -> float:
-    """Trials a second of the runtime as it is."""
+    """Return the trials a second of the runtime as it is."""
     run = SimulatedRun(cluster, fleet, _folder(cluster, f"streaming-{at}"))
     try:
         await run.start()
@@ -30,7 +30,7 @@ async def streaming(cluster: Cluster, fleet: SimulatedFleet, at: int, secs: floa
 
 
 async def in_rounds(cluster: Cluster, fleet: SimulatedFleet, at: int, secs: float, size: int) -> float:
-    """Trials a second of its parts in rounds."""
+    """Return the trials a second of the parts of the runtime in rounds of ``size`` candidates."""
     run = SimulatedRounds(cluster, fleet, _folder(cluster, f"rounds-{at}"), size)
     try:
         await run.start()

@@ -1,7 +1,8 @@
-"""Limits of the record store: durable records a second, a start with many, bytes, and what a month takes.
+"""Limits of the record store: durable records a second, time of a start with many records, size in bytes, and disk
+space of a month.
 
-The recorder is the one of a run (:mod:`actors.processes.recorder`), here without Ray: one writer hands in batches as
-devices do, followers take every page as an actor's answer, in the bytes that would go over the wire."""
+The recorder is that of a run (:mod:`actors.processes.recorder`), here without Ray. Writers append batches as devices
+do. Followers take every page as the answer of an actor, pickled as it would be sent."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ from bench.tables import markdown
 from fleet_tune.base.records.stores.pages import unpack_pages
 
 ASKED_A_SECOND, ASKED_START_SECS = 20_000.0, 10.0
-_BATCH = 16  # records that a device hands in at once
+_BATCH = 16  # records that a device appends at once
 _WRITING = 64  # batches that wait for their commit: one of each device
-# A month of a fleet: devices, and what each of them does.
+# The fleet whose month is calculated. The numbers below are for each device.
 DEVICES, DAYS = 100, 30
 TRIALS_A_MINUTE = 20
 FAULTS_A_DAY, EVENTS_A_FAULT = 10, 4
@@ -54,12 +55,13 @@ def run(dataset: Path, records: int, followers: int, most_secs: float) -> BenchR
 
 
 async def _written(path: Path, dataset: Path, count: int, followers: int, most_secs: float) -> dict[str, Any]:
-    """``count`` records written as fast as it goes, for ``most_secs`` at most, while others follow."""
+    """Append up to ``count`` records as fast as possible, for ``most_secs`` at most, while ``followers`` read them, and
+    return the figures. The number of records is also limited to ``2 * ASKED_A_SECOND``."""
     from actors.processes.recorder import Recorder
 
     recorder = Recorder(str(path), {"network": "bench"})
     await recorder.put_tasks(synthetic_records.tasks_of(dataset))
-    # Made beforehand: a run's records come from other processes.
+    # The records are made beforehand, since the records of a run come from other processes.
     made = list(itertools.islice(synthetic_records.records(dataset), min(count, int(2 * ASKED_A_SECOND))))
     batches = iter([made[at : at + _BATCH] for at in range(0, len(made), _BATCH)])
     followed = [0] * followers
@@ -67,7 +69,7 @@ async def _written(path: Path, dataset: Path, count: int, followers: int, most_s
 
     @lru_cache(256)
     def unpacked(page: bytes) -> list[int]:
-        """Once for all: each follower does that in its own process."""
+        """Unpack a page once for all followers. In a run, each follower unpacks it in its own process."""
         return [seq for seq, _ in unpack_pages([page], 0)]
 
     async def follow(number: int) -> None:
@@ -106,7 +108,8 @@ async def _written(path: Path, dataset: Path, count: int, followers: int, most_s
 
 
 def fill(path: Path, dataset: Path, count: int) -> float | None:
-    """Appends records alone, many at a time; how many a second, with the making of them left out."""
+    """Append ``count`` records, 4096 at a time, without followers. Return the records a second, without the time to
+    make them; None if ``count`` is not positive."""
     from fleet_tune.base.records.stores.store import RecordStore
 
     if count <= 0:
@@ -125,7 +128,7 @@ def fill(path: Path, dataset: Path, count: int) -> float | None:
 
 
 async def _start(path: Path, dataset: Path) -> dict[str, Any]:
-    """Seconds until a recorder has opened the store, and until the state of a run knows all of its records."""
+    """Return the seconds until a recorder has opened the store, and until the state of a run knows all its records."""
     from actors.clients.calls import GC_THRESHOLDS
     from actors.processes.recorder import Recorder
     from fleet_tune.base.records.stores.codec import decode_record
@@ -168,7 +171,8 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
 
 
 def sizes(path: Path, count: int) -> dict[str, float]:
-    """Bytes of the file for each record, of its body and its trace, and of each event of a device."""
+    """Return sizes in bytes: of the file for each record, of a record's body and trace (means), of the file for each
+    device event, and of all leases of :data:`DEVICES` devices (``leases``)."""
     import contextlib
     import sqlite3
 
@@ -206,7 +210,8 @@ def sizes(path: Path, count: int) -> dict[str, float]:
 
 
 def month(store: Mapping[str, float]) -> dict[str, float]:
-    """Gigabytes that a month of the stated fleet takes: its records and all that is not records."""
+    """Return the gigabytes of a month of the fleet above: records, device events, leases, and leases if they were
+    stored as events. ``store``: the result of :func:`sizes`."""
     minutes = DAYS * 24 * 60
     return {
         "records_gb": DEVICES * TRIALS_A_MINUTE * minutes * store["a_record"] / 1e9,

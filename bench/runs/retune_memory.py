@@ -1,7 +1,8 @@
 """Growth of the resident memory of the service that keeps networks tuned over 100,000 simulated records.
 
-The service is real, in virtual time; what its child processes do with records is done in its own process, so that what
-is measured is more than it holds in truth. The first records, in which caches and pools are filled, are not counted.
+The service is the real one and runs in virtual time. The work of its child processes on records is done in the process
+of the service, so the measured memory is more than the service really holds. The first records are not counted, since
+they fill caches and pools.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.result import BenchResult
 from bench.tables import markdown
 
 ASKED = 0.05
-"""Largest growth over all records."""
+"""Largest allowed growth of the memory after the first records, as a share."""
 _RECORDS_A_RUN = 500
 _NETWORKS = 3
 _MIB = 1 << 20
@@ -38,7 +39,7 @@ def run(dataset: Path, records: int) -> BenchResult:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The result's JSON object as a table."""
+    """Return the result's JSON object as a table."""
     details = result["details"]
     rows = [
         ("records, after the first", f"{details['records'] - details['warm_up']:,}"),

@@ -1,7 +1,7 @@
 """The service that keeps networks tuned, for weeks of virtual time in this process: prints its resident memory as JSON.
 
-The service is the real one: its policy, its state file, its versions. Its steps are simulated, and do here what they
-else do in child processes with every record of a run: it is appended to the run's store, and copied to the shared one.
+The policy, the state file and the versions of the service are real. Its steps are simulated. As child processes do in
+the real service, they append every record of a run to the run's store and copy it to the shared store.
 """
 
 from __future__ import annotations
@@ -49,8 +49,16 @@ _NETWORK = '[[network]]\nname = "network-{number}"\npath = "network-{number}.onn
 
 
 class StepRunner:
-    """See :class:`fleet_tune.retuning.step_runner.StepRunner`. Networks change every ten days; ``most``: records after
-    which the service is to end, ``looked``: resident bytes after each run, with the records until then."""
+    """See :class:`fleet_tune.retuning.step_runner.StepRunner`. Networks change every ten days.
+
+    Args:
+        dataset: dataset whose tasks and sketches the records have.
+        store: path of the shared store.
+        records_a_run: number of records of each run.
+        most: number of records after which the service ends.
+
+    ``looked`` has a pair for each run: the number of records so far, and the resident bytes after the run.
+    """
 
     def __init__(self, dataset: Path, store: Path, records_a_run: int, most: int) -> None:
         self._dataset = dataset
@@ -62,7 +70,7 @@ class StepRunner:
         self._coming: Iterator[Record] = synthetic_records.records(dataset)
         self._tasks = synthetic_records.tasks_of(dataset)
         self._runs = itertools.count(1)
-        self._giving: dict[Path, StoreUploader] = {}  # a new one copies all of a store again
+        self._giving: dict[Path, StoreUploader] = {}  # a new uploader would copy a whole store again
         self.records = 0
         self.looked: list[tuple[int, int]] = []
 
@@ -72,7 +80,7 @@ class StepRunner:
 
     @property
     def days(self) -> float:
-        """Seconds of virtual time."""
+        """Days of virtual time so far."""
         return (self._now - _BEGIN) / _DAY_SECS
 
     def moment(self) -> Moment:
@@ -105,7 +113,7 @@ class StepRunner:
         return TuneOutcome(folder, "", secs, 0.01 * float(quality), 0.01, self._records_a_run)
 
     def _measure(self, own: Path) -> None:
-        """A run's records, as one makes them."""
+        """Append the records of one run to its ``own`` store, and copy them to the shared store."""
         run_id = f"run-{next(self._runs)}"
         classes = {task.device_class.name: task.device_class.target for task in self._tasks}
         made = [_of(record, run_id) for record in itertools.islice(self._coming, self._records_a_run)]
@@ -149,7 +157,9 @@ def _of(record: Record, run_id: str) -> Record:
 
 
 def played(dataset: Path, records: int, warm_up: int, records_a_run: int, networks: int) -> dict[str, Any]:
-    """``first_bytes`` after the first ``warm_up`` records, ``last_bytes`` after ``records`` more."""
+    """Run the service and return its figures. Resident bytes: ``first_bytes`` after the first ``warm_up`` records,
+    ``middle_bytes`` after half of ``records`` more, ``last_bytes`` after all. ``growth``: growth from the first to the
+    last, as a share."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as text:
         folder = Path(text)
         (folder / "fleet.toml").write_text(f'[[device]]\nname = "{_DEVICE}"\nconnect = "server:1"\n')

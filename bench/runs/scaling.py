@@ -1,8 +1,8 @@
-"""Devices that are kept busy as the fleet grows: in virtual time on the run state alone, and on the real runtime.
+"""How busy the devices are as the fleet grows: in virtual time on the run state alone, and on the real runtime.
 
-Every count of devices gets the builders that keep up with it and a searcher for so many devices
-(:func:`policies.runs.stages.pace.searchers`); what a proposal, a build and a candidate take is stated, and the same for
-all.
+Each fleet has enough builders for its devices, and the number of searchers that a run would have
+(:func:`policies.runs.stages.pace.searchers`). The durations of proposals, builds and candidates are given, and are the
+same for all fleets.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from policies.runs.stages.pace import searchers
 ASKED_BUSY = 0.95
 ASKED_AT = 1000
 _WARM_UP_SECS = 15.0
-# Trials that are simulated for each count of devices, about: the largest fleets get the shortest spans.
+# Approximate number of simulated trials of each fleet: the largest fleets are simulated for the shortest time.
 _TRIALS = 40_000
 _LONGEST_SECS, _SHORTEST_SECS = 300.0, 10.0
 _SPARE_BUILDERS = 1.25
 _REAL_SECS = 300.0
 _SHOWN_ROLES = ("scheduler", "recorder")
 _CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))
-"""Classes of devices with what a candidate takes on one, as a multiple of ``--candidate``."""
+"""Classes of devices, each with the time of a candidate as a multiple of ``--candidate``."""
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
 
 
 def _in_ray(count: int, candidate_secs: float, build_secs: float) -> dict[str, Any]:
-    """The same on the real runtime, in real time."""
+    """Return the figures of ``count`` simulated devices on the real runtime, in real time."""
     args = ["-m", "fleet_tune", "scale", "--devices", str(count), "--json"]
     times = ["--candidate", str(candidate_secs), "--build", str(build_secs)]
     row: dict[str, Any] = run_json([*args, *times], env=bench_env(cores()), timeout_secs=_REAL_SECS)["rows"][0]
@@ -61,7 +61,11 @@ def _in_ray(count: int, candidate_secs: float, build_secs: float) -> dict[str, A
 
 
 def play(count: int, candidate_secs: float, build_secs: float, equal: bool) -> dict[str, Any]:
-    """One fleet of so many devices; its figures are those after the warm-up."""
+    """Play a fleet of ``count`` devices in virtual time, and return its figures. Rates and busy shares are those after
+    the warm-up.
+
+    ``candidate_secs`` and ``build_secs``: median seconds. ``equal``: all devices are of one class.
+    """
     classes = (("device", 1.0),) if equal else _CLASSES
     devices = {
         f"{name}-{at}": (name, candidate_secs * factor)

@@ -1,4 +1,4 @@
-"""Records as runs make them, for the store: of the tasks and sketches of a dataset, with traces as long as theirs."""
+"""Synthetic records for the record store: tasks and sketches of a dataset, with traces as long as those of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, Task
 
 
 def tasks_of(dataset: Path) -> list[Task]:
-    """The tasks of a dataset."""
+    """Return the tasks of a dataset."""
     return [data.task for data in read(dataset)]
 
 
 def best_records(dataset: Path) -> list[Record]:
-    """The fastest record of each task, with a trace that TVM can apply: of the dataset's first candidate that it can
-    schedule."""
+    """Return a record for each task that is faster than all of :func:`records`, with a trace that TVM can apply. It has
+    the first candidate of the dataset that TVM can schedule; a task without such a candidate is left out."""
     from devices.sketches.spaces import DesignSpace, ScheduleError
 
     found = []
@@ -37,9 +37,13 @@ def best_records(dataset: Path) -> list[Record]:
 
 
 def records(dataset: Path, run_id: str = "run", seed: int = 0) -> Iterator[Record]:
-    """Endless records: for one task after the other, random decisions of one of its sketches. The trace is five times
-    that of the sketch with the decisions all over it: those of TVM go on with what its post-processors did, about as
-    long and as far from each other (a convolution's has 6 to 10 kB, of which 140 to 380 bytes are left)."""
+    """Yield records without end, with random decisions, for one sketch after the other.
+
+    A trace is the text of the sketch's trace, five times, with the decisions spread over it. That makes it about as
+    long as a trace of TVM, which goes on with the instructions of the post-processors, and lets it compress about as
+    well (a convolution's trace has 6 to 10 kB, and 140 to 380 bytes after compression). Raises :class:`BenchError` if
+    no sketch of the dataset has a trace.
+    """
     rng = random.Random(seed)
     sketches = [(data.task.id, sketch) for data in read(dataset) for sketch in data.sketches if sketch.trace_text]
     if not sketches:

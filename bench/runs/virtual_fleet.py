@@ -1,5 +1,6 @@
-"""A fleet in virtual time around the run state of :mod:`policies.runs`: what it grants, builds and measures is decided
-there, and what each of these takes is stated here. No process, no waiting: an hour of a thousand devices in minutes."""
+"""A fleet in virtual time around the run state of :mod:`policies.runs`. The run state decides about grants, builds and
+measurements, and this module gives their durations. There are no processes and no waits, so an hour of a thousand
+devices takes minutes."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ class Costs:
     build_secs: float = 0.6
     """Median seconds of a build."""
     build_spread: float = 0.5
-    """Deviation of the logarithm of a build's seconds."""
+    """Standard deviation of the logarithm of a build's seconds."""
     candidate_spread: float = 0.3
-    """Deviation of the logarithm of a candidate's seconds."""
+    """Standard deviation of the logarithm of a candidate's seconds."""
     batch_secs: float = 0.02
-    """Seconds of a batch beside its candidates: calls, probes, artifacts."""
+    """Seconds of a batch in addition to its candidates: calls, probes, artifacts."""
     durable_secs: float = 0.15
-    """Seconds until records are durable and the run's state has read them; a device goes on meanwhile, at most one
-    batch ahead."""
+    """Seconds until records are durable and the run state has read them. Meanwhile, a device measures at most one more
+    batch."""
     probe_secs: float = 0.02
     """Seconds of a probe."""
     crashes: float = 0.019
@@ -56,7 +57,7 @@ class VirtualFleet:
     """Devices, builders and searchers in virtual time, on the real state of a run."""
 
     devices: Mapping[str, tuple[str, float]]
-    """Device class and seconds of a candidate, by the device's name."""
+    """Device class and median seconds of a candidate, by the device's name."""
     builders: int
     """Number of builders."""
     tasks: int = 24
@@ -74,7 +75,7 @@ class VirtualFleet:
             for at in range(self.tasks)
             for each in classes
         ]
-        # Where there are several searchers, the tasks of each class are dealt out to them.
+        # Several searchers share the tasks of each class evenly.
         numbers = [at // len(classes) % self.searchers for at in range(len(tasks))]
         planned = [PlannedTask(task, ("rule",), 1e-6, searcher=at) for task, at in zip(tasks, numbers, strict=True)]
         plan = RunPlan(
@@ -85,7 +86,7 @@ class VirtualFleet:
         )
         self.state = RunState(plan, TaskBandit(self.seed))
         self.now = 0.0
-        self.cpu_secs = 0.0  # of the run state
+        self.cpu_secs = 0.0  # processor time of the run state
         self.records = 0
         self.committed_at: list[float] = []
         self.busy: list[tuple[float, float, str]] = []  # spans in which a device of a class measured
@@ -102,7 +103,7 @@ class VirtualFleet:
         self._rng = random.Random(self.seed)
 
     def play(self, until_secs: float) -> None:
-        """Play until this second of the run. It may be called again with a later one."""
+        """Play until this second of the run. May be called again with a later second."""
         if not self.now and not self._heap:
             self._handle(ev.DevicesRestored({}, {}))
             self._handle(ev.RecordsCaughtUp())
@@ -123,7 +124,8 @@ class VirtualFleet:
                 self._handle(ev.Tick())
 
     def utilisation(self, from_secs: float, device_class: str | None = None) -> float:
-        """Share of the time of all devices, or those of a class, since then in which they measured."""
+        """Return the share of the time since ``from_secs`` in which the devices measured: all devices, or those of a
+        class."""
         counts = Counter(each for each, _ in self.devices.values())
         count = counts.total() if device_class is None else counts[device_class]
         busy = sum(
@@ -215,7 +217,7 @@ class VirtualFleet:
     def _append(self, records: Sequence[Record]) -> None:
         if not records:
             return
-        if not self._unread:  # all that is handed in until then is one commit
+        if not self._unread:  # records that come until then are in the same commit
             self._later(self.costs.durable_secs, self._commit)
         self._unread += [dataclasses.replace(each, seq=self.records + at) for at, each in enumerate(records, 1)]
         self.records += len(records)

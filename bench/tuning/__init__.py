@@ -1,1 +1,1 @@
-"""Benchmarks of whole tuning runs: trials a minute, the first record, time to the peers' latency."""
+"""Benchmarks of whole tuning runs: trials a minute, time to the first record, time to the peer's latency."""

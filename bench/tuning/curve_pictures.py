@@ -1,4 +1,4 @@
-"""Pictures of tuning: the latency of a network against seconds, trials and seconds of the device. They need matplotlib
+"""Pictures of tuning: the latency of a network against seconds, trials and device seconds. They need matplotlib
 (``pip install .[bench]``)."""
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _draw_medians(model: str, lines: Mapping[str, Sequence[Points]], path: Path)
 
 
 def _draw(model: str, latency: str, lines: Mapping[str, Any], marker: str, path: Path, *, median: bool = False) -> None:
-    """``lines``: points by name; with ``median``, those of several seeds."""
+    """Draw a plot for each unit that all points have. ``latency``: label of the latency axis. ``lines``: the points of
+    each line, by name; with ``median``, a sequence of points for each seed."""
     every = [point for points in lines.values() for point in (points[0] if median else points)]
     units = {unit: words for unit, words in UNITS.items() if all(point.get(unit) is not None for point in every)}
     figure, axes = pyplot().subplots(1, len(units), figsize=(3.4 * len(units), 3.2), sharey=True)
@@ -63,13 +64,13 @@ def _draw(model: str, latency: str, lines: Mapping[str, Any], marker: str, path:
 
 
 def line(points: Points, unit: str) -> tuple[list[float], list[float]]:
-    """Return the places of points along a unit, and their milliseconds."""
+    """Return the values of the points in a unit, and their latencies in milliseconds."""
     return [point[unit] for point in points], [1e3 * point["latency"] for point in points]
 
 
 def median_line(curves: Sequence[Points], unit: str) -> tuple[list[float], list[float]]:
-    """Return the places where one of the curves changes, from where all have a latency, and the median of their
-    milliseconds there."""
+    """Return the values of a unit at which one of the curves changes, from the first value at which all curves have a
+    latency, and the median latency in milliseconds at each."""
     begin = max(curve[0][unit] for curve in curves)
     places = sorted({point[unit] for curve in curves for point in curve if point[unit] >= begin})
     at = [

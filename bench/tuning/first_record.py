@@ -1,4 +1,4 @@
-"""Seconds from starting ``fleet-tune tune`` to its first durable valid record, and from SIGTERM to its end."""
+"""Seconds from the start of ``fleet-tune tune`` to its first durable valid record, and from SIGTERM to its end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from bench.tables import markdown, median_and_range
 
 _POLL_SECS = 0.02
 _LIMIT_SECS = 120.0
-# What the command line ends with after SIGTERM, once it has told what was found.
+# Exit code of the command line after SIGTERM, if it has reported its results.
 _STOPPED = 128 + signal.SIGTERM
 
 
 def once(model: str, out: Path) -> tuple[float, float]:
-    """Starts the command line on ``model``; seconds to the first valid record, and from SIGTERM to its end.
+    """Run the command line on ``model`` until its first valid record, and stop it with SIGTERM. Return the seconds to
+    the record, and from SIGTERM to the end of the process.
 
-    Raises :class:`BenchError` where there is no such record in time, or the process ends otherwise than stopped.
+    Raises :class:`BenchError` if the process ends or ``_LIMIT_SECS`` pass before there is a valid record, if the
+    process still runs 60 s after SIGTERM, or if its exit code is not that of a stopped run.
     """
     start = time.perf_counter()
     with (out.parent / "log.txt").open("w+") as log:
@@ -73,7 +75,8 @@ def _has_valid_record(path: Path) -> bool:
 
 
 def run(models: Sequence[str], rounds: int) -> BenchResult:
-    """``ours``: median seconds to the first valid record over ``rounds`` runs of the slowest of ``models``. No peer."""
+    """Run each of ``models`` for ``rounds`` times. ``ours``: median seconds to the first valid record of the slowest
+    model. There is no peer."""
     figures = {}
     for model in models:
         first, stop = [], []

@@ -1,20 +1,24 @@
 """The methods of the papers on our runtime: each tunes the same networks without earlier records, with several seeds.
 
-A run is one of a method on a network with a seed, for so many trials or seconds, without shipped records or a store,
-and without a pre-trained model: but MoA-Pruner adapts one by definition, and has it, as its row and its claim say. Its
-curve is the estimated latency of the network against trials, seconds since the start of the process and seconds of the
-device. What a paper claims against its baseline is set beside what this runtime measures: the trials and seconds that
-the baseline needs for its own last latency (the median over the seeds), relative to those that the method needs for it,
-each within 2%. A run that does not reach it counts as infinite. In the end stands the measured latency of the compiled
-networks. What Pruner claims against MetaSchedule is ``bench time-to-quality --method pruner``.
+A run tunes a network by a method with a seed, for a number of trials or seconds, without shipped records, a store, or a
+pre-trained model. Only MoA-Pruner has a pre-trained model, since it adapts one by definition; its row and its claim say
+so. The curve of a run is the estimated latency of the network against trials, seconds since the start of the process,
+and device seconds.
 
-The papers give each method equal trials. A method searches by its model only after its first round of a task, so that a
-run of few trials says nothing of it: a column has the tasks that got beyond that. Pruner's baseline measures ten
-candidates a round and lets sketches compete, as the paper and Ansor's code do (``ansor:rounds-10:joint``), and Pruner
-drafts by its published equation: plain ``pruner`` has our analyzer. AutoTVM and AdaTune run each candidate up to 500
-times, as in AdaTune's paper: their seconds are compared with each other alone.
+The table shows the claim of a paper against its baseline beside the ratio that this runtime measures. The target is the
+last latency of the baseline (median over the seeds), and a latency within 2% of it reaches it. The ratio is the trials
+or seconds that the baseline needs for the target, divided by those that the method needs. A run that does not reach the
+target counts as infinite. The table also has the measured latency of the compiled networks. The claim of Pruner against
+MetaSchedule is tested by ``bench time-to-quality --method pruner``.
 
-Each run is a piece with a file of its own in the folder ``work``, as in :mod:`bench.tuning.time_to_quality`.
+The papers give each method the same number of trials. A method uses its model only after the first round of a task, so
+a run with few trials does not evaluate the model; a column has the number of tasks that were searched beyond their
+first round. Pruner's baseline measures ten candidates a round and lets sketches compete, as the paper and Ansor's code
+do (``ansor:rounds-10:joint``). Pruner drafts by its published equation here; plain ``pruner`` has our analyzer. AutoTVM
+and AdaTune run each candidate up to 500 times, as in AdaTune's paper, so their seconds are only comparable with each
+other.
+
+Each run is a piece with its own file in the folder ``work``, as in :mod:`bench.tuning.time_to_quality`.
 """
 
 from __future__ import annotations
@@ -50,20 +54,21 @@ from policies.search.methods.registry import method_named
 
 _FINISH_SECS = 1800.0
 _EXTRA_SECS = 120.0
-"""Of a run beyond its budget: its start, and the compilation and check of its network."""
+"""Expected seconds of a run beyond its budget: its start, and the compilation and check of its network."""
 _ADAPTS = "moa-pruner"
-"""The method that begins with a pre-trained model in its paper."""
+"""The method that starts from a pre-trained model in its paper."""
 UNITS = {"trials": "Times fewer trials", "secs": "Times less time"}
-"""What methods need less of, in words."""
+"""Units in which methods are compared, with the title of their table."""
 _POINTS = 60
-"""Points of a curve that are kept."""
+"""Approximate number of points of a curve that are kept."""
 _AS_FAST = 1.02
-"""Latencies relative to the baseline's last one that are as good as it."""
+"""Largest latency that counts as the baseline's last latency, as a multiple of it."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says about its method."""
+    """A claim of a paper about its method against a baseline. ``method`` and ``baseline``: names of the runtime's
+    methods that stand for them."""
 
     paper: str
     method: str
@@ -87,7 +92,7 @@ _METHODS = ("fleet", *dict.fromkeys(name for claim in CLAIMS for name in (claim.
 
 @dataclass(frozen=True)
 class MethodRun(Piece):
-    """One run of a method."""
+    """One run of a method. ``trials``: limit of its trials beside ``budget_secs``; None for no such limit."""
 
     method: str
     seed: int
@@ -116,7 +121,7 @@ class MethodRun(Piece):
 def runs(
     models: Sequence[str], methods: Sequence[str], seeds: int, budget_secs: float, trials: int | None, work: Path
 ) -> Iterator[Piece]:
-    """Yield all runs: one seed of every method before the next, so that an unfinished benchmark has all methods."""
+    """Yield all runs, sorted by seed, so that an unfinished benchmark has all methods."""
     for seed in range(seeds):
         for model in models:
             for method in methods:
@@ -140,8 +145,12 @@ def run(
     piece_count: int,
     sitting_secs: float,
 ) -> BenchResult | None:
-    """``ours``: how many times fewer trials the first method needs than each other one for the latter's last latency,
-    the geometric mean over the models: the least of them. None, and no result, while pieces are missing."""
+    """Run the missing pieces and return the result; None while pieces are missing.
+
+    ``ours``: how many times fewer trials the first method needs for the last latency of another method, as the
+    geometric mean over the models; the smallest such value of all other methods. Raises :class:`BenchError` for a
+    single method.
+    """
     if len(methods) < 2:
         raise BenchError("a comparison needs two methods: give --methods with a comma between them")
     every = list(runs(models, methods, seeds, budget_secs, trials, work))
@@ -198,9 +207,12 @@ Curves = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
 
 def less(curves: Curves, method: str, baseline: str, unit: str) -> dict[str, Any]:
-    """Return how many times less of ``unit`` a method needs than its baseline: the median over the seeds ``by_model``
-    (0: it does not reach the baseline's last latency), the least and the most of its seeds (``spread``), and the
-    geometric ``mean`` over the models (0 if one is)."""
+    """Return how many times less of ``unit`` a method needs than its baseline for the baseline's last latency.
+
+    ``by_model`` has the median over the seeds for each model (0 if the method does not reach that latency), ``spread``
+    the smallest and the largest value of its seeds for each model, and ``mean`` the geometric mean over the models (0
+    if it is 0 for one of them).
+    """
     found = {model: _less(of[method], of[baseline], unit) for model, of in curves.items()}
     medians = [median for median, _ in found.values()]
     return {
@@ -213,11 +225,11 @@ def less(curves: Curves, method: str, baseline: str, unit: str) -> dict[str, Any
 def _less(
     method: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]], unit: str
 ) -> tuple[float, list[float]]:
-    # The high median: with an even number of seeds, most of the baseline's own reach it.
+    # The high median: with an even number of seeds, most seeds of the baseline reach this latency.
     last = _AS_FAST * statistics.median_high(seed["curve"][-1]["latency"] for seed in baseline)
     theirs = statistics.median_high(_needed(seed["curve"], last, unit) for seed in baseline)
     ours = [_needed(seed["curve"], last, unit) for seed in method]
-    return theirs / statistics.median_high(ours), [theirs / max(ours), theirs / min(ours)]  # 0: divided by infinity
+    return theirs / statistics.median_high(ours), [theirs / max(ours), theirs / min(ours)]  # 0: division by infinity
 
 
 def _needed(curve: Sequence[Mapping[str, float]], latency: float, unit: str) -> float:
@@ -236,7 +248,7 @@ def _kept(method: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _thinned(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    """Return a curve with fewer points, the first and the last among them."""
+    """Return a curve with fewer points. It keeps the first and the last point."""
     step = max(1, math.ceil((len(curve) - 1) / (_POINTS - 1)))
     return [*curve[:-1:step], curve[-1]]
 

@@ -1,7 +1,8 @@
-"""Networks of several tuners on the same machine, timed in turn by one harness, a moment of a grid after the other.
+"""Timing of the networks of several tuners on the same machine, in turn, by one harness.
 
-All networks of one moment are timed beside those that the peer has in the end, so that each is compared with these by
-times of the same minutes. A moment is a piece of its own, and no more networks than its are loaded at a time.
+The networks are grouped by moment: the tuning time after which a tuner had them. All networks of a moment are timed
+together with the peer's last networks, so that latencies from the same minutes are compared. Each moment is a piece of
+its own, so only its networks are loaded at a time.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from bench.tuning.pieces import Piece, model_folder
 from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun
 
 _START_SECS = 30.0
-"""Of a network, until it is loaded, compared and warm."""
+"""Expected seconds until a network is loaded, compared and warmed up."""
 
 
 @dataclass(frozen=True)
 class Timing(Piece):
-    """The networks of one moment, and those that the peer has in the end."""
+    """The timing of the networks of one moment, together with the peer's last networks."""
 
     moment: float
     networks: tuple[dict[str, Any], ...]
-    """Of the moment, see :meth:`TunerRun.networks`."""
+    """Networks of the moment; see :meth:`TunerRun.networks`."""
     last: tuple[dict[str, Any], ...]
-    """Of the peer's forms, in the end."""
+    """The last network of each of the peer's forms."""
     rounds: int
     block_secs: float
 
@@ -44,12 +45,19 @@ class Timing(Piece):
         return count * (_START_SECS + self.rounds * (self.block_secs + 1.0))
 
     def take(self) -> dict[str, Any]:
-        """Return ``networks``: the positions of the moment's networks that run; ``latency``: seconds of each of these;
-        ``spread``: their extremes and number of runs; ``last``: seconds of those of the peer's forms in the end;
-        ``errors`` and ``last_errors``: the largest error of their outputs, by the largest output."""
+        """Time the networks and return the figures. Lists have an entry for each network of the moment that runs:
+
+        - ``networks``: index in :attr:`networks`;
+        - ``latency``: median seconds;
+        - ``spread``: see :func:`bench.result.spread`;
+        - ``errors``: largest error of the outputs, relative to the largest output.
+
+        ``last`` and ``last_errors`` have the latency and the error of the last network of each of the peer's forms.
+        Raises :class:`BenchError` if one of our networks, or a last network of the peer, fails.
+        """
         try:
             return self._taken(self.networks)
-        except BenchError:  # a network that the peer had on its way may crash: then it had none yet
+        except BenchError:  # an intermediate network of the peer may crash: it counts as missing
             running = tuple(each for each in self.networks if each["form"] not in PEERS or self._runs(each))
             if len(running) == len(self.networks):
                 raise
@@ -87,22 +95,22 @@ class Timing(Piece):
             rounds=rounds,
             block_secs=self.block_secs,
             kinds={name: PEER if network["form"] in PEERS else "ours" for name, network in sides.items()},
-            # Its kernels are compared with nothing: a wrong network is what its users have, and is told.
+            # The peer does not check its kernels. Its users get a wrong network too: it is timed, and its error shown.
             unchecked=[name for name, network in sides.items() if network["form"] in PEERS],
-            fewest_runs=1,  # a kernel that the peer has not tuned yet may take seconds
+            fewest_runs=1,  # a kernel that the peer has not tuned may take seconds
         )
 
 
 def _known(error: float) -> float:
-    """Return the error of outputs, by the largest one; 1 where they are no numbers."""
+    """Return the error; 1 if it is infinite or NaN."""
     return error if math.isfinite(error) else 1.0
 
 
 def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, block_secs: float) -> list[Timing]:
-    """Return the pieces that time the networks of a model, whose runs are done.
+    """Return the pieces that time the networks of a model. The runs ``tuned`` have to be done.
 
-    The peer's network is one of the last moment that had passed. It takes part once it has as many tuned kernels as in
-    the end: the others take whatever TVM makes of a kernel without a schedule."""
+    An intermediate network of the peer belongs to the last moment before it. It is only timed if it has no more
+    unscheduled kernels than the peer's last network, since TVM's code for an unscheduled kernel may be very slow."""
     last = tuple(run.networks()[-1] for run in tuned if run.form in PEERS)
     found: dict[float, list[dict[str, Any]]] = {}
     for run in tuned:
@@ -119,9 +127,9 @@ def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, bloc
 
 
 def curves(timed: Sequence[Timing]) -> dict[str, list[dict[str, Any]]]:
-    """Return the points of each form, by their seconds: ``secs``, ``trials``, ``device_secs``, ``latency``, and
-    ``last``, the latency of the peer's forms in the end beside it. That of these networks themselves is the median over
-    all moments. ``error``: of its outputs."""
+    """Return the points of each form, sorted by their seconds: ``secs``, ``trials``, ``device_secs``, ``latency``,
+    ``last``, the latency of the last network of each of the peer's forms in the same timing, and ``error``, the error
+    of the outputs. For the peer's last networks themselves, ``latency`` and ``last`` are medians over all moments."""
     lasts = [each.figures()["last"] for each in timed]
     last_errors = timed[0].figures()["last_errors"]
     in_the_end = {form: statistics.median(each[form] for each in lasts) for form in PEERS}
@@ -129,7 +137,7 @@ def curves(timed: Sequence[Timing]) -> dict[str, list[dict[str, Any]]]:
     for piece, last in zip(timed, lasts, strict=True):
         figures = piece.figures()
         measured = (figures[name] for name in ("latency", "spread", "errors"))
-        # Those of older pieces are all networks.
+        # Older pieces have no list of networks: all were timed.
         networks = [piece.networks[at] for at in figures.get("networks", range(len(piece.networks)))]
         for network, latency, spread, error in zip(networks, *measured, strict=True):
             points[network["form"]].append({**_point(network, latency, last), "spread": spread, "error": error})

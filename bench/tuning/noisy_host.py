@@ -1,7 +1,8 @@
-"""Tuning beside other work: a run while another process takes one core now and then, against one on the quiet machine.
+"""Tuning on a noisy host: a run while another process takes one core now and then, against a run on the quiet machine.
 
-Both have the same model, seed and budget; afterwards, on the quiet machine again, their networks are timed in turn.
-Asked: a network always, within 5% of the other's latency, and in the quiet parts of its time 0.9 as many trials.
+Both runs have the same model, seed and budget. Afterwards their networks are timed in turn on the quiet machine. The
+noisy run has to yield a network, with a latency of at most 1.05 times that of the quiet run, and at least 0.9 times its
+trials a minute in quiet time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.tables import markdown, median_and_range
 
 QUIET, NOISY = SIDES = ("quiet", "noisy")
 SPAN_SECS = (5.0, 30.0)
-"""Seconds that the noise lasts each time, and seconds of silence before it: drawn evenly."""
+"""Range of the seconds that the noise lasts each time, and of the silence before it. Both are drawn uniformly."""
 
 _SPIN = "while True: pass"
 _ASKED_LATENCY, _ASKED_TRIALS = 1.05, 0.9
@@ -37,8 +38,8 @@ Spans = Sequence[tuple[float, float]]
 
 
 class Noise:
-    """Context manager of a process that takes one core for random spans. ``spans``: those that there were, in
-    seconds since 1970."""
+    """Context manager that runs a process that takes one core, for random spans of time. ``spans``: begin and end of
+    each span, in seconds since 1970."""
 
     def __init__(self, seed: int) -> None:
         self.spans: list[tuple[float, float]] = []
@@ -66,20 +67,22 @@ class Noise:
 
 
 def quiet_rate(trials: Sequence[float], noise: Spans) -> float | None:
-    """Trials a minute outside of the spans of ``noise``, from the first of ``trials`` (when each was stored) to the
-    last; None where no time is left."""
+    """Return the trials a minute between the first and the last trial, outside of the spans of ``noise``. None with
+    fewer than two trials, or if at most one second was quiet. ``trials``: time at which each trial was stored. All
+    times are seconds since 1970."""
     if len(trials) < 2:
         return None
     first, last = min(trials), max(trials)
     clipped = [(max(begin, first), min(end, last)) for begin, end in noise]
     quiet_secs = last - first - sum(max(0.0, end - begin) for begin, end in clipped)
     inside = sum(any(begin <= at < end for begin, end in noise) for at in trials)
-    # The first only starts the clock.
+    # The first trial only starts the clock.
     return 60 * (len(trials) - inside - 1) / quiet_secs if quiet_secs > 1 else None
 
 
 def run(model: str, budget_secs: float, rounds: int, block_secs: float, seed: int) -> BenchResult:
-    """``ours``: milliseconds of the network that was tuned beside noise; ``peer``: of the other."""
+    """Tune and time both networks. ``ours``: milliseconds of the network from the noisy run; ``peer``: of the network
+    from the quiet run."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
         folders = {side: Path(folder) / side for side in SIDES}
         tuning = {QUIET: _tuned(model, folders[QUIET], budget_secs, seed)}
@@ -121,7 +124,7 @@ def _tuned(model: str, out: Path, budget_secs: float, seed: int) -> dict[str, An
 
 
 def _stored(out: Path) -> list[float]:
-    """Times at which each valid trial was stored, in seconds since 1970."""
+    """Return the time at which each valid trial was stored, in seconds since 1970."""
     from fleet_tune.base.domain import Outcome
     from fleet_tune.base.records.stores.reader import RecordReader
 

@@ -1,6 +1,6 @@
-"""Long benchmarks in pieces: each run of a tuner keeps its figures in a folder of its own, so that the same command
-goes on where it was interrupted, and hours of work fit into sittings. A run with other settings is another piece, and a
-run that did not end begins anew."""
+"""Long benchmarks in pieces: each run of a tuner keeps its figures in its own folder. The same command resumes an
+interrupted benchmark, so hours of work can be split into several sittings. A run with other settings is another piece.
+An interrupted run is repeated from its start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fleet_tune.base.records.files.lock_file import LockedError, release_lock, t
 
 @dataclass(frozen=True)
 class Piece(ABC):
-    """One run of a tuner, or one sitting of a harness."""
+    """One run of a tuner, or one timing of networks. Its fields, except ``folder``, are its settings."""
 
     model: str
     folder: Path
@@ -38,7 +38,7 @@ class Piece(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The run in words."""
+        """Description of the run."""
 
     @property
     @abstractmethod
@@ -51,19 +51,19 @@ class Piece(ABC):
 
     @property
     def place(self) -> Path:
-        """Folder of the run: each has one of its own for its settings."""
+        """Folder of the run. Its name has a digest of the settings."""
         digest = hashlib.sha256(json.dumps(self._settings()).encode()).hexdigest()
         return self.folder.with_name(f"{self.folder.name}-{digest[:8]}")
 
     @property
     def file(self) -> Path:
-        """What is kept of the run, written at its end."""
+        """File with the settings, the source and the figures, written at the end of the run."""
         return self.place / "figures.json"
 
     @property
     def own_cache(self) -> dict[str, str]:
-        """The environment in which a run of ours finds nothing that another one has left in the user's cache:
-        descriptions of tasks, object files, times of untuned networks."""
+        """Environment variables that give a run of ours its own cache. In the user's cache it would find task
+        descriptions, object files and latencies of untuned networks from other runs."""
         return {"XDG_CACHE_HOME": str(self.place / "cache")}
 
     @property
@@ -71,19 +71,20 @@ class Piece(ABC):
         return self.file.exists()
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures of a run that is done."""
+        """Return the figures of a run that is done. Raises :class:`BenchError` for a damaged file."""
         figures: dict[str, Any] = self._kept()["figures"]
         return figures
 
     def source(self) -> dict[str, Any]:
-        """Return where a run was made that is done: ``commit``, ``cpu``, ``cores``."""
+        """Return where a run that is done was made: ``commit``, ``cpu``, ``cores``. Raises :class:`BenchError` for a
+        damaged file."""
         source: dict[str, Any] = self._kept()["source"]
         return source
 
     def run(self) -> None:
-        """Run the tuner, and keep the figures."""
+        """Run the tuner, and write the figures to :attr:`file`."""
         click.echo(self.name, err=True)
-        shutil.rmtree(self.place, ignore_errors=True)  # what an interrupted run has left would be gone on with
+        shutil.rmtree(self.place, ignore_errors=True)  # else the tuner would resume an interrupted run
         self.place.mkdir(parents=True)
         host = machine()
         source = {"commit": commit(), "cpu": host["cpu"], "cores": host["cores"]}
@@ -98,7 +99,7 @@ class Piece(ABC):
         return kept
 
     def _settings(self) -> dict[str, Any]:
-        """A run of another machine is another piece."""
+        """Return all fields but the folder, and the machine: a run on another machine is another piece."""
         settings = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "folder"}
         host = machine()
         found: dict[str, Any] = json.loads(json.dumps({**settings, "cpu": host["cpu"], "cores": host["cores"]}))
@@ -106,15 +107,14 @@ class Piece(ABC):
 
 
 class Sitting:
-    """What one command does of a benchmark's pieces.
+    """The part of a benchmark's pieces that one command runs.
 
     Args:
-        most: number of pieces after which it ends; 0: none.
-        secs: it begins no piece that is expected to end later than so many seconds after its start.
-        anew: make pieces that earlier commands have made once more.
+        most: number of pieces after which the sitting ends; 0 for no limit.
+        secs: length of the sitting. It starts no piece that is expected to end later.
+        anew: also repeat the pieces that earlier commands have made.
 
     Raises :class:`BenchError` for ``anew`` with a limit: each command would begin with the first piece again.
-    A piece that fails ends no other.
     """
 
     def __init__(self, most: int = 0, secs: float = math.inf, anew: bool = False) -> None:
@@ -129,8 +129,9 @@ class Sitting:
         self._made: set[Path] = set()
 
     def run(self, pieces: Sequence[Piece]) -> bool:
-        """Run those of the pieces that are not done, as far as the sitting goes, and return true if none is missing
-        then. Those that are missing are named on stderr. Raises :class:`BenchError` in the end if pieces failed."""
+        """Run the pieces that are not done, within the limits of the sitting. Return true if no piece is missing
+        afterwards. The missing pieces are listed on stderr. After a failed piece, the others still run. Raises
+        :class:`BenchError` at the end if pieces failed."""
         failed = []
         for piece in pieces:
             fits = self._left > 0 and time.monotonic() + piece.expected_secs <= self._end
@@ -160,8 +161,8 @@ class Sitting:
 
 @contextmanager
 def work_folder(folder: Path) -> Iterator[None]:
-    """Have the folder of the pieces for the block. Raises :class:`BenchError` where another command has it: two at a
-    time would falsify each other's times."""
+    """Make and lock the folder of the pieces until the block is left. Raises :class:`BenchError` if another command has
+    the lock, since two commands at a time would distort each other's times."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = take_lock(folder / "lock")
@@ -174,13 +175,13 @@ def work_folder(folder: Path) -> Iterator[None]:
 
 
 def sources(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-    """Return where the pieces were made, each place once; see :meth:`Piece.source`."""
+    """Return the distinct sources of the pieces; see :meth:`Piece.source`."""
     found = {json.dumps(piece.source(), sort_keys=True) for piece in pieces}
     return [json.loads(each) for each in sorted(found)]
 
 
 def sources_text(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return :func:`sources` in a line."""
+    """Return a line of text about the result of :func:`sources`."""
     commits: dict[str, list[str]] = {}  # by machine
     for each in found:
         commits.setdefault(f"{each['cpu']}, {each['cores']} cores", []).append(each["commit"][:8])
@@ -236,7 +237,8 @@ def models_option(default: str) -> click.Option:
 
 
 def _models(_context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
-    """Each is looked for at once, not after the hours of those before it."""
+    """Return the networks. All are checked at once, so that a wrong name is not found only after hours. Raises click's
+    error for an unknown network, or a network that is named twice."""
     models = tuple(text.split(","))
     for model in models:
         path, _, function = model.partition(":")

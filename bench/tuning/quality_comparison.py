@@ -1,4 +1,4 @@
-"""Compares the curves of both tuners on networks; see :mod:`bench.tuning.time_to_quality`."""
+"""Comparison of the curves of both tuners; see :mod:`bench.tuning.time_to_quality`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,37 @@ from typing import Any
 from bench.tuning.tuner_runs import FORMS, PEER, PEERS
 
 ASKED_LEAST = 4.0
-"""How many times less time each of our forms is to need for each network."""
+"""Required ratio of the peer's time to ours, for each of our forms and each network."""
 ASKED_AHEAD, ASKED_LEAST_AHEAD = 1.5, 1.0
-"""How many times as fast our networks are to be at equal time, in the mean, and each."""
+"""Required ratios of the peer's latency to ours at equal time: of the geometric mean over the networks, and of each
+network."""
 ASKED = {
     "as it comes": {PEER: 20.0, "metaschedule on our engine": 2.5},
     "from nothing": {PEER: 10.0, "metaschedule on our engine": 2.5},
 }
-"""How many times less time each of our forms is to need than each of the peer's."""
+"""Required ratio of the time of each of the peer's forms to that of each of ours: the geometric mean over the
+networks."""
 _AS_FAST = 1.02
-"""Latencies of the peer's own networks, relative to its last one, that are as good as it."""
+"""Largest latency of a network of the peer that counts as its last latency, as a multiple of it."""
 
 
 def compared(found: Mapping[str, Sequence[Mapping[str, Any]]], peer: str, budget_secs: float) -> dict[str, Any]:
-    """Compare the curves (see :func:`curves`) with the last network of one form of the peer.
+    """Compare our curves with the last network of one form of the peer, and return the figures.
 
-    Returns ``peer_secs``, the seconds that it took, but no more than its budget: it ends with a batch, and not before
-    all kernels have had one, which is no merit of ours; ``own_secs``, in which it was as fast itself; ``times``, the
-    seconds that each of our forms needs (None: it does not reach it); ``ahead``, how many times as fast each is with as
-    much time at most (None: it has no network by then)."""
+    - ``peer_secs``: seconds that the last network took, at most the budget. The peer ends with a whole batch, and not
+      before each kernel has had a batch; the excess over the budget does not count in our favour.
+    - ``own_secs``: seconds after which the peer itself was as fast as in the end, at most ``peer_secs``.
+    - ``latency``, ``unscheduled``, ``error``: of the last network.
+    - ``times``: seconds of the shortest run of each of our forms such that it and all longer runs are as fast. None if
+      the longest run is not as fast.
+    - ``ahead``: ratio of the peer's latency to that of each of our forms after at most ``peer_secs``. None if the form
+      has no network by then.
+
+    Args:
+        found: points of each form (:func:`bench.tuning.network_timing.curves`).
+        peer: form of the peer.
+        budget_secs: budget of the peer.
+    """
     last = found[peer][-1]
 
     def is_as_fast(point: Mapping[str, Any]) -> bool:
@@ -49,7 +61,8 @@ def compared(found: Mapping[str, Sequence[Mapping[str, Any]]], peer: str, budget
 
 
 def _from_then_on(points: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[str, Any]], bool]) -> float | None:
-    """Return the seconds of the first point from which on all hold; None if the last one does not."""
+    """Return the seconds of the earliest point such that ``holds`` is true for it and all later points. None if it is
+    false for the last point."""
     first = None
     for point in reversed(points):
         if not holds(point):
@@ -59,8 +72,9 @@ def _from_then_on(points: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[
 
 
 def means_of(details: Mapping[str, Mapping[str, Any]], secs: str) -> dict[str, dict[str, float]]:
-    """How many times less than the peer's ``secs`` we need, the geometric mean over the models, by form and peer: 0
-    where one does not reach it."""
+    """Return the ratio of the peer's time to ours by our form and the peer's form, as the geometric mean over the
+    models. 0 if our form does not become as fast for one of them. ``secs``: the peer's time, ``peer_secs`` or
+    ``own_secs`` of :func:`compared`."""
 
     def mean(form: str, peer: str) -> float:
         times = [times_less(found["against"][peer], form, secs) for found in details.values()]
@@ -70,9 +84,12 @@ def means_of(details: Mapping[str, Mapping[str, Any]], secs: str) -> dict[str, d
 
 
 def least(details: Mapping[str, Mapping[str, Any]], form: str, peer: str) -> dict[str, Any]:
-    """Return the worst networks of one of our forms against one of the peer's: ``times`` and ``ahead``, each
-    ``[model, how many times]``, 0 where it is not reached; ``ahead_mean``, the geometric mean, None where we have no
-    network in time; ``models``, their number."""
+    """Return the worst results of one of our forms against one of the peer's.
+
+    ``times`` and ``ahead``: the worst model and its ratio of times, and of latencies at equal time; the ratio is 0 if
+    we do not become as fast, or have no network in time. ``ahead_mean``: geometric mean of the ratios of latencies;
+    None if we have no network in time for a model. ``models``: number of models.
+    """
     against = {model: found["against"][peer] for model, found in details.items()}
     times = {model: times_less(each, form, "peer_secs") for model, each in against.items()}
     ahead = {model: each["ahead"][form] or 0.0 for model, each in against.items()}
@@ -85,7 +102,7 @@ def least(details: Mapping[str, Mapping[str, Any]], form: str, peer: str) -> dic
 
 
 def times_less(against: Mapping[str, Any], form: str, secs: str) -> float:
-    """Return how many times less than the peer's ``secs`` one of our forms needs by :func:`compared`; 0: it does not
-    reach its network."""
+    """Return the ratio of the peer's ``secs`` to the time of one of our forms. 0 if the form does not become as fast as
+    the peer's last network. ``against``: the result of :func:`compared`."""
     ours = against["times"][form]
     return 0.0 if ours is None else float(against[secs] / ours)

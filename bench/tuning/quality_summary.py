@@ -1,5 +1,5 @@
-"""The networks of all results of ``bench time-to-quality`` together: hours of work, taken network for network, perhaps
-on several machines."""
+"""Summary of all results of ``bench time-to-quality``. Each network takes hours, so the results of single networks may
+come from several commands and machines."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bench.tuning.tuner_runs import FORMS, PEERS
 
 
 def is_quality(saved: SavedResult) -> bool:
-    """Return true if the result has networks of the tables."""
+    """Return true if the result is one of ``bench time-to-quality``."""
     return saved.bench == "time-to-quality"
 
 
 def quality_summary(results: Sequence[SavedResult]) -> str:
-    """A table for each method of ours and each time of the peer: a row for each network, from the newest result that
-    has it, one with the geometric means, and one with what is asked.
+    """Return a table for each method of ours and each time of the peer. It has a row for each network, from the newest
+    result with that network, and rows for the least values, the geometric means and the required values.
 
-    Empty where there is no such result.
+    Empty if there is no such result.
     """
     newest: defaultdict[tuple[str, float], dict[str, SavedResult]] = defaultdict(dict)
     for saved in sorted(filter(is_quality, results), key=lambda saved: saved.date):

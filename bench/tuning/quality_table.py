@@ -11,9 +11,9 @@ from bench.tuning.quality_comparison import ASKED_AHEAD, ASKED_LEAST, ASKED_LEAS
 from bench.tuning.tuner_runs import FORMS
 
 WRONG = 1e-2
-"""Error of outputs, by the largest one, from which on they are called wrong."""
+"""Outputs with a larger error than this, relative to the largest output, are called wrong."""
 _CLAIM = {"pruner": " (in its paper: 4.08 times less time than MetaSchedule, on tensor cores)"}
-"""What papers claim against the peer, by method."""
+"""Claims of papers against the peer, by method."""
 
 
 def table(result: Mapping[str, Any]) -> str:

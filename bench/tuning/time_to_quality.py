@@ -1,24 +1,30 @@
-"""Time until our network is as fast as MetaSchedule's, network for network.
+"""Time until our network is as fast as MetaSchedule's, for each network.
 
-MetaSchedule tunes for ``peer_secs``, as TVM's guide has it (:mod:`bench.peers.metaschedule_network`), and its first
-network and those after shares of its time are compiled. Its search does the same once more on our builder and our
-device (:mod:`bench.peers.our_engine`), so that search and engineering can be told apart. We tune the same network from
-a standing start with each budget of the grid, an empty cache and an empty store, as it comes and from nothing: without
-shipped records, a store or a pre-trained model. The analyzer is the same in both: its constants were fitted on datasets
-that docs/datasets.md lists. In the end the networks are timed in turn in one harness
-(:mod:`bench.tuning.network_timing`). Our time is that from the start of the process to the compiled and checked
-network; MetaSchedule's begins with its tuning, and neither its imports nor its compilation count.
+MetaSchedule tunes for ``peer_secs``, as in TVM's guide (:mod:`bench.peers.metaschedule_network`). Its last network is
+compiled, and so are its first network and those after some shares of its time. Its search also runs on our builder and
+our device (:mod:`bench.peers.our_engine`), to separate the effect of the search from that of the engine.
 
-Each run is independent of the others, so that a short one may be lucky: our time is that of the shortest from which on
-every longer one is as fast too, and at equal time the longest counts, not the best. Beside the peer's whole time stands
-that in which it was as fast as in the end itself, and each has a mean. The peer may end with kernels of which no trial
-was valid: it measures on random numbers, with which a look-up in a table fails. They stay unscheduled, as its users
-have them, and the table says how many they are. It compares its kernels with nothing either: a network whose outputs
-are wrong counts, and the table says so.
+We tune the same network with each budget of the grid, each time in a new process with an empty cache, in two forms. The
+form "as it comes" has the defaults, with an empty store. The form "from nothing" has no shipped records, no store and
+no pre-trained model. The analyzer is the same in both: its constants were fitted on datasets that docs/datasets.md
+lists.
 
-Each run of a tuner and each moment's timing is a piece with a file of its own in the folder ``work``: the same command
-goes on where it was interrupted, and ends early where a sitting is limited (:mod:`bench.tuning.pieces`). It names the
-pieces that are missing, and has no result before all are done.
+At the end, the networks are timed in turn in one harness (:mod:`bench.tuning.network_timing`). Our time is that from
+the start of the process to the compiled and checked network. MetaSchedule's time begins with its tuning; its imports
+and its compilation do not count.
+
+Each of our runs is independent of the others, so a short run may be lucky. Our time is therefore that of the shortest
+run such that it and all longer runs are as fast as the peer. At equal time, the longest run counts, not the best. Our
+time is compared with two times of the peer: its whole time, and the time after which it was as fast as in the end. Each
+comparison has a mean.
+
+The peer may end with kernels that have no valid trial: it measures on random numbers, with which a look-up in a table
+fails. These kernels stay unscheduled, as for its users, and the table shows their number. The peer does not check the
+outputs of its kernels either. A network with wrong outputs counts, and the table shows the error.
+
+Each run of a tuner and the timing of each moment is a piece with its own file in the folder ``work``. The same command
+resumes an interrupted benchmark, and a sitting can be limited (:mod:`bench.tuning.pieces`). The command lists the
+missing pieces, and has no result before all pieces are done.
 """
 
 from __future__ import annotations
@@ -59,8 +65,11 @@ def run(
     piece_count: int,
     sitting_secs: float,
 ) -> BenchResult | None:
-    """``ours``: how many times less than the peer's its last latency takes us as it comes, the geometric mean over the
-    models; 0 where one does not reach it. No result while pieces are missing."""
+    """Run the missing pieces and return the result; None while pieces are missing.
+
+    ``ours``: ratio of the peer's time to that of our form "as it comes", as the geometric mean over the models; 0 if
+    our form does not become as fast for one of them. Raises :class:`BenchError` for a wrong ``grid``.
+    """
     moments = _moments(grid, peer_secs)
     every = list(runs(models, peer_secs, moments, work, seed, method, peer_batch))
     sitting = Sitting(piece_count, sitting_secs, anew=not resume)
@@ -99,7 +108,7 @@ def run(
 def _timed(
     models: Sequence[str], every: Sequence[TunerRun], work: Path, rounds: int, block_secs: float
 ) -> dict[str, list[Timing]]:
-    """Return the timings of each model, whose runs are done."""
+    """Return the timings of each model. All runs in ``every`` have to be done."""
     of_model = {model: [each for each in every if each.model == model] for model in models}
     return {model: timings(model, of_model[model], work, rounds, block_secs) for model in models}
 

@@ -1,8 +1,8 @@
 """Valid measured trials a minute, ours and MetaSchedule's, on the same two workloads.
 
-Both start from nothing in a fresh process, with the same number of threads, and have the same time: MetaSchedule runs
-a number of trials, and we tune for as long as that took. Both clocks include the start of workers; ours includes the
-import of the network, of TVM and of Ray too. ``ratio`` is the geometric mean of the workloads' ratios.
+Both tuners start from nothing in a new process, with the same number of threads and the same time: MetaSchedule runs a
+number of trials, and we tune for as long as that took. Both clocks include the start of workers. Ours also includes the
+import of the network, of TVM and of Ray. ``ratio`` is the geometric mean of the workloads' ratios.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.tables import markdown, median_and_range
 
 
 def metaschedule(workload: str, trials: int, limit_secs: float) -> dict[str, Any]:
-    """MetaSchedule's figures (see :mod:`bench.peers.metaschedule`), from a process of its own."""
+    """Return MetaSchedule's figures (see :mod:`bench.peers.metaschedule`), from a process of its own."""
     limits = ("--trials", str(trials), "--limit-secs", str(limit_secs))
     return run_json(
         ["-m", "bench.peers.metaschedule", "--workload", workload, *limits],
@@ -35,7 +35,7 @@ def metaschedule(workload: str, trials: int, limit_secs: float) -> dict[str, Any
 
 
 def ours(workload: str, budget_secs: float, seed: int) -> dict[str, Any]:
-    """Our figures (see :mod:`bench.tuning.tune_process`), from a process and a folder of its own."""
+    """Return our figures (see :mod:`bench.tuning.tune_process`), from a process and a folder of their own."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
         what = (f"bench/networks/workloads.py:{workload}", str(Path(folder) / "out"))
         return run_json(
@@ -46,7 +46,8 @@ def ours(workload: str, budget_secs: float, seed: int) -> dict[str, Any]:
 
 
 def run(workloads: Sequence[str], trials: int, rounds: int, limit_secs: float = math.inf) -> BenchResult:
-    """``rounds`` times on each workload: MetaSchedule for ``trials`` trials, then ours for as long as it took."""
+    """Measure both tuners ``rounds`` times on each workload: MetaSchedule for ``trials`` trials, then ours for the same
+    time. ``limit_secs``: time after which MetaSchedule ends with the batch in progress."""
     per_workload: dict[str, Any] = {}
     for workload in workloads:
         peers, mine = [], []
@@ -68,7 +69,8 @@ def run(workloads: Sequence[str], trials: int, rounds: int, limit_secs: float = 
 
 
 def workload_figures(mine: Sequence[dict[str, Any]], peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Rates of one workload over all rounds, and their ratio, from the figures of both sides' runs."""
+    """Return the rates of one workload over all rounds, and their ratio, from the figures of the runs of both tuners.
+    Raises :class:`BenchError` if a run has no valid trial, or one of our runs has not exactly one task."""
     for side, runs in (("ours", mine), ("MetaSchedule", peers)):
         if any(not run["valid"] for run in runs):
             raise BenchError(f"{side} measured no valid trial: {runs}")

@@ -1,8 +1,7 @@
-"""Tunes one model through the public API and prints what the benchmarks need, as one line of JSON.
+"""Tunes one model through the public API and prints the figures that the benchmarks need, as one line of JSON.
 
-``python -m bench.tuning.tune_process MODEL OUT --budget-secs 60``. The clock starts before ``fleet_tune.tune``
-is called: it includes the import of TVM, torch and Ray, the start of all actors and builders, and the import of the
-network.
+``python -m bench.tuning.tune_process MODEL OUT --budget-secs 60``. The clock starts before ``fleet_tune`` is imported.
+It includes the import of TVM, torch and Ray, the start of all actors and builders, and the import of the network.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from bench.result import BenchError
 
 
 def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
-    """Figures of the trials in a record database, times in seconds since ``start_unix_secs``.
+    """Return the figures of the trials in a record database. Times are seconds since ``start_unix_secs``.
 
-    Only valid trials count: outcome ok. ``valid_per_minute`` is taken from the start to the last record (as for
-    MetaSchedule, whose clock ends with its last batch), ``..._after_first`` leaves out everything before the first.
+    Valid trials have the outcome ok. ``valid_per_minute`` covers the time from the start to the last record, since
+    MetaSchedule's clock ends with its last batch. ``valid_per_minute_after_first`` covers the time from the first
+    record to the last; None if that is zero. Raises :class:`BenchError` if there is no record.
     """
     from fleet_tune.base.domain import Outcome
     from fleet_tune.base.records.stores.reader import RecordReader
@@ -54,10 +54,11 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 
 
 def curve(out: Path, first_record_secs: float) -> list[dict[str, float]]:
-    """Return the estimated latency of the one network of a run: seconds since its start, trials, seconds that these
-    had the device, seconds. First choices that are measured after the tuning, which are of no method, are left out.
+    """Return the curve of the estimated latency of a run's only network. Each point has ``secs`` since the start of the
+    process, ``trials`` so far, ``device_secs``, the device seconds of these trials, and ``latency`` in seconds. First
+    choices of the analyzer that are measured after the tuning are left out, since they do not belong to the method.
 
-    Raises :class:`BenchError` where a task had no valid trial.
+    Raises :class:`BenchError` if there is no estimate because a task has no valid trial.
     """
     from fleet_tune.base.records.stores.reader import RecordReader
     from fleet_tune.report.run_history import read_history
@@ -82,8 +83,8 @@ def curve(out: Path, first_record_secs: float) -> list[dict[str, float]]:
 
 
 def measuring_secs(device_time: Mapping[str, Mapping[str, float]], elapsed_secs: float) -> float:
-    """Return the seconds in which a run's one device measured, at most: its share of the search, over the whole run.
-    Duels and probes count, which no trial has."""
+    """Return an upper bound of the seconds in which a run's only device measured: its measuring share during the search
+    times the duration of the whole run. Duels and probes count too, although they belong to no trial."""
     return elapsed_secs * sum(shares.get("measure", 0.0) for shares in device_time.values())
 
 
@@ -116,7 +117,7 @@ def main(
     no_pretrained: bool,
     with_curve: bool,
 ) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     start_unix_secs = time.time()
     import fleet_tune
@@ -128,7 +129,7 @@ def main(
     if not result.networks:
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")
     network = result.networks[0]
-    # All that there was to find was found in a store.
+    # A run without new trials took all results from a store.
     figures: dict[str, Any] = {"trials": 0}
     if result.new_trials:
         figures = timeline(out / "records.db", start_unix_secs)

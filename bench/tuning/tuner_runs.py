@@ -1,4 +1,4 @@
-"""The runs of both tuners on a network, by form and budget, and the networks that they leave."""
+"""The runs of both tuners on a network, by form and budget, and the networks that the runs produce."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ PEERS = {PEER: (), "metaschedule on our engine": ("--our-engine",)}
 FORMS = {"as it comes": (), "from nothing": ("--no-pretrained",)}
 """Our forms, with the options of :mod:`bench.tuning.tune_process`."""
 _SHARES = (0.0, 0.125, 0.25, 0.5, 0.75)
-"""Of the peer's time: its networks are kept then too, the first as soon as all kernels have had trials. They show since
-when it has been as fast as in the end."""
+"""Shares of the peer's time after which a network of the peer is kept too. Share 0 stands for the first network whose
+kernels all have had trials. These networks show when the peer first was as fast as in the end."""
 _FINISH_SECS = 1800.0
 _PEER_FINISH_SECS = 7200.0
-"""All kernels have a turn first, however long that takes."""
+"""Seconds after its budget in which the peer has to end. They are many, since each kernel first has a batch, however
+long that takes."""
 _PEER_EXTRA_SECS = 600.0
-"""Of the peer beyond its budget: the end of a batch, and the compilation of its networks."""
+"""Expected seconds of the peer beyond its budget: the end of a batch, and the compilation of its networks."""
 _OUR_EXTRA_SECS = 120.0
 
 
@@ -36,12 +37,12 @@ class TunerRun(Piece):
     """One of :data:`FORMS` or :data:`PEERS`."""
     budget_secs: float
     moments: tuple[float, ...]
-    """Seconds after which the peer's networks are kept too."""
+    """Seconds after which a network of the peer is kept too. Empty for our runs."""
     seed: int
     method: str = ""
     """Our search method; empty for the peer."""
     batch: int | None = None
-    """Trials of a batch of the peer's scheduler, with its own builder; None: its default."""
+    """Trials of a batch of the peer's scheduler, with its own builder. None for its default."""
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class TunerRun(Piece):
             out = str(self.place / "network")
             command = ["-m", "bench.tuning.tune_process", self.model, out, *limits, "--method", self.method]
             command += FORMS[self.form]
-            # The shipped records are read into a store: as it comes, there is one, and it is empty.
+            # The shipped records are read into a store, so the form "as it comes" has an empty store.
             is_whole = self.form == "as it comes"
             records = {} if is_whole else {SHIPPED_VARIABLE: ""}
             store = str(self.place / "store.db") if is_whole else ""
@@ -72,9 +73,12 @@ class TunerRun(Piece):
         return run_json(command, env=environment, timeout_secs=self.budget_secs + finish_secs)
 
     def networks(self) -> list[dict[str, Any]]:
-        """Return the networks of a run that is done, the last one of the peer last: ``form``, ``secs``, ``trials``,
-        ``device_secs``, ``folder``; ``unscheduled``: kernels of which the peer has no valid trial; ``shipped``: tasks
-        of which fleet-tune came with records; ``tasks``: of all."""
+        """Return the networks of a run that is done, with the peer's last network at the end.
+
+        Each has ``form``, ``secs``, ``trials``, ``device_secs``, ``folder`` and ``tasks``, the number of all tasks. The
+        peer's networks have ``unscheduled``, the number of kernels without a valid trial. Ours have ``shipped``, the
+        number of tasks with shipped records.
+        """
         figures = self.figures()
         if self.form in PEERS:
             return [{"form": self.form, "tasks": figures["tasks"], **each} for each in figures["networks"]]
@@ -93,12 +97,15 @@ def runs(
     method: str = "fleet",
     batch: int | None = None,
 ) -> Iterator[TunerRun]:
-    """Yield all runs, the peer's of each model first."""
+    """Yield all runs: for each model, first the peer's runs, then ours.
+
+    ``grid``: our budgets in seconds; those above ``peer_secs`` are left out. ``batch``: see :attr:`TunerRun.batch`.
+    """
     moments = [share * peer_secs for share in _SHARES]
     for model in models:
         folder = model_folder(work, model)
         for form in PEERS:
-            own = batch if form == PEER else None  # on our engine each kernel soon has a first batch of any size
+            own = batch if form == PEER else None  # on our engine, every kernel soon has a first batch
             place = folder / (form.replace(" ", "-") + ("" if own is None else f"-{own}"))
             yield TunerRun(model, place, form, peer_secs, tuple(moments), seed, batch=own)
         for form in FORMS:

@@ -1,9 +1,9 @@
-"""Time that a shared store saves: the same network again, and a second, similar one.
+"""Time that a shared store saves: the same network again, and a second, similar network.
 
-A first network is tuned cold, and what was measured goes to a store. Then it is tuned again with that store, into
-another folder. A second network is tuned cold, without a store, and warm: with the store and a part of the time.
-Asked: the same network compiled in under 30 s with no trial; of the second one the latency of the cold run in a fifth
-of its time. The networks of the second are timed in turn.
+A first network is tuned cold, and its records go to a store. Then it is tuned again with that store, into another
+folder. A second network is tuned cold, without a store, and warm: with the store and a part of the time. The networks
+of the cold and the warm run are timed in turn. Required: the first network compiles again in under 30 s without
+a trial, and the warm run of the second network reaches the latency of its cold run in a fifth of the time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ COLD, WARM = SIDES = ("cold", "warm")
 ASKED_AGAIN_SECS = 30.0
 ASKED_TIMES = 5.0
 SAME_LATENCY = 1.05
-"""A warm network that takes at most so much of the cold one's time has its latency."""
+"""Largest latency of the warm network that counts as that of the cold network, as a multiple of it."""
 
 
 def run(
     model: str, second: str, budget_secs: float, share: float, rounds: int, block_secs: float, seed: int
 ) -> BenchResult:
-    """``ours``: seconds of the second network's run with the store, from the standing start to the compiled network;
-    ``peer``: of the one without. ``ratio``: null where the latency of the cold run was not reached."""
+    """Tune both networks and time the second. ``ours``: seconds of the second network's run with the store, from the
+    start of the process to the compiled network; ``peer``: seconds of its run without the store. ``ratio``: None if the
+    latency of the cold run was not reached. ``share``: number by which the budget of the warm run is divided."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as text:
         folder = Path(text)
         store = str(folder / "store.db")
@@ -105,7 +106,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _ms(figures: Mapping[str, Any]) -> str:
-    """The latency that the run itself has measured."""
+    """Return the latency that the run itself measured, in milliseconds."""
     return f"{figures['tuned_secs'] * 1e3:.2f}"
 
 

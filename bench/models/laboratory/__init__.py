@@ -1,7 +1,7 @@
-"""The laboratory: cost models and acquisition functions that benchmarks compare and no method uses.
+"""The laboratory: cost models and acquisition functions that are only compared in benchmarks; no method uses them.
 
-:data:`LABORATORY_MODELS` has their entries, :func:`method_named` and :func:`load_model` know them beside those of the
-product.
+:data:`LABORATORY_MODELS` has the entries of the cost models. :func:`method_named` and :func:`load_model` know these
+models and those of the product.
 """
 
 from bench.models.laboratory.acquisition import ConfidenceBound, ProbabilityOfImprovement

@@ -1,4 +1,4 @@
-"""Acquisition functions that no method uses: the probability of improvement and the confidence bound."""
+"""Acquisition functions that no method uses: probability of improvement and confidence bound."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from policies.arrays import Floats
 from policies.search.acquisition import checked, normal_cdf
 
 CONFIDENCE = 1.0
-"""Deviations that the confidence bound adds to the mean."""
+"""Number of deviations that the confidence bound adds to the mean."""
 
 
 def probability_of_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
     """``PI = Phi((mu - best) / sigma)``, maximising: shape ``(n,)``, in [0, 1].
 
-    Where ``sigma = 0``: 1 for ``mu > best``, else 0. Input that is not a number is as for :func:`expected_improvement`,
-    with probability 0 for no gain and 1 for ``mu = inf``; an infinite deviation gives 1/2. With ``best`` minus infinity
-    or NaN (nothing measured) every valid candidate is an improvement: 1. With ``best`` infinite none is: 0.
+    If ``sigma = 0``, the result is 1 for ``mu > best``, else 0.
+
+    Special values: a candidate has probability 0 if its mean or deviation is NaN, its deviation is negative, or its
+    mean is minus infinity. It has probability 1 if its mean is plus infinity, and 1/2 if only its deviation is
+    infinite. If ``best`` is minus infinity or NaN (nothing is measured), every other candidate has probability 1. If
+    ``best`` is plus infinity, every candidate has probability 0. Raise ValueError if the shapes differ.
     """
     mean, deviation, valid = checked(mean, deviation)
     if math.isnan(best) or best == -math.inf:
@@ -36,7 +39,8 @@ def probability_of_improvement(mean: Floats, deviation: Floats, best: float) -> 
 
 
 def probability_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: float) -> Floats:
-    """Probability that a candidate is faster than an incumbent of ``best_secs`` (infinite: none)."""
+    """Return the probability that a candidate is faster than the incumbent ``best_secs`` (infinite: no incumbent),
+    shape ``(n,)``."""
     best = -math.log(best_secs) if 0 < best_secs < math.inf else -math.inf
     return probability_of_improvement(-np.asarray(mean_log_secs), deviation, best)
 
@@ -44,11 +48,12 @@ def probability_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: flo
 def confidence_bound_of_secs(
     mean_log_secs: Floats, deviation: Floats, best_secs: float, confidence: float = CONFIDENCE
 ) -> Floats:
-    """Upper confidence bound of the log of throughput, as throughput relative to the incumbent's, shape ``(n,)``.
+    """Return the upper confidence bound of throughput, relative to the incumbent's throughput, shape ``(n,)``.
 
-    ``best_secs / exp(mu - c sigma)``, with ``c = confidence``: maximising it minimises the lower confidence bound
-    ``mu - c sigma`` of the log seconds. Without an incumbent relative to one second. Infinite where the deviation is
-    (and ``c > 0``).
+    It is ``best_secs / exp(mu - c sigma)``, with ``c = confidence``. Maximising it minimises the lower confidence bound
+    ``mu - c sigma`` of the log seconds. Without an incumbent, ``best_secs`` is one second. The bound is infinite if the
+    deviation is infinite and ``c > 0``, and 0 for an invalid prediction. Raise ValueError if ``confidence`` is negative
+    or not finite, or if the shapes differ.
     """
     if not (0 <= confidence < math.inf):
         raise ValueError(f"the confidence cannot be negative or infinite, got {confidence}")
@@ -76,7 +81,7 @@ class ProbabilityOfImprovement:
 
 @dataclass(frozen=True)
 class ConfidenceBound:
-    """:func:`confidence_bound_of_secs`, ``confidence`` deviations above the mean."""
+    """:func:`confidence_bound_of_secs` with ``confidence`` deviations."""
 
     name: ClassVar[str] = "ucb"
     confidence: float = CONFIDENCE

@@ -1,4 +1,4 @@
-"""AdaTune's forest on our features instead of the knobs."""
+"""AdaTune's random forest on our symbolic features instead of the knobs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """AutoTVM's two objectives (section 3.2) for a network.
 
-Notation: ``c_i`` the costs of ``n`` records of one task, here log seconds; ``f(x_i)`` what is predicted of them.
+Notation: ``c_i`` are the costs of ``n`` records of one task, here in log seconds; ``f(x_i)`` are the predicted costs.
 
     rank         sum_(i, j) log(1 + exp(-sign(c_i - c_j) (f(x_i) - f(x_j))))       (equation 2)
-    regression   sum_i (f(x_i) - c_i)^2                                            (without a number)
+    regression   sum_i (f(x_i) - c_i)^2                                            (not numbered)
 
-Both are means here, which changes no minimum. A network of ours has scores ``s = -f``, larger for faster, and labels
-``y = -c``: both signs of equation 2 turn, so that it reads the same.
+Both are means here, which does not change their minima. Our networks have scores ``s = -f``, larger for faster
+candidates, and labels ``y = -c``. Both signs in equation 2 change, so its form stays the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def pairwise_rank(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Equation 2 over all pairs of a list with different labels, ``scores`` and ``labels`` ``(n,)``; 0 without any."""
+    """Return the mean of equation 2 over all pairs with different labels; 0 without such pairs.
+
+    ``scores`` and ``labels``: shape ``(n,)``.
+    """
     import torch
 
     sign = torch.sign(labels[:, None] - labels[None, :])
@@ -32,14 +35,14 @@ def pairwise_rank(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def squared_error(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The regression's loss of a list, ``scores`` and ``labels`` ``(n,)``."""
+    """Return the mean regression loss of ``scores`` and ``labels``, both ``(n,)``."""
     return (scores - labels).square().mean()
 
 
 def deviations(log_secs: Floats, groups: Groups) -> Floats:
-    """Labels of the regression ``(n,)``: by how many log seconds a record is faster than the mean of its task's.
+    """Return the labels of the regression ``(n,)``: the mean log seconds of the record's task minus its own.
 
-    A network starts near 0 and is asked for the order within a task: the level comes from the map to seconds
+    A network starts near 0 and has to learn the order within a task. The level comes from the map to seconds
     (:mod:`policies.cost_models.monotone`).
     """
     _, index = np.unique(groups, return_inverse=True)

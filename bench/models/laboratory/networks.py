@@ -1,4 +1,4 @@
-"""Neural cost models of the papers that no method uses; :mod:`policies.cost_models.neural` has their common part."""
+"""Neural cost models of the papers that no method uses. Their common part is in :mod:`policies.cost_models.neural`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class AnalyzedPacmModel(PacmModel):
-    """PaCM whose statement branch reads our analyzer's terms and Pruner's symbols too: ours, not the paper's."""
+    """A variant of PaCM that is not in the paper: its statement branch also reads our analyzer's terms and Pruner's
+    symbols."""
 
     KIND: ClassVar[str] = "pacm-analyzer"
     inputs: ClassVar[tuple[str, ...]] = (ANALYZED_STATEMENTS, DATAFLOW)
@@ -33,7 +34,7 @@ class AnalyzedPacmModel(PacmModel):
 
 
 class DataflowPacmModel(NeuralModel):
-    """PaCM without its statement branch: what table 12 of the paper leaves out as S.F."""
+    """PaCM without its statement branch: table 12 of the paper omits these features as S.F."""
 
     KIND: ClassVar[str] = "pacm-dataflow"
     inputs: ClassVar[tuple[str, ...]] = (DATAFLOW,)
@@ -61,7 +62,7 @@ class MlpModel(NeuralModel):
 
 
 class TlpModel(NeuralModel):
-    """After TLP (Zhai et al., ASPLOS 2023): self-attention over the decisions of a schedule, and nothing else."""
+    """A model after TLP (Zhai et al., ASPLOS 2023): self-attention over the decisions of a schedule alone."""
 
     KIND: ClassVar[str] = "tlp"
     inputs: ClassVar[tuple[str, ...]] = (PRIMITIVES,)
@@ -75,7 +76,7 @@ class TlpModel(NeuralModel):
 
 
 class TreeGruModel(NeuralModel):
-    """AutoTVM's context-encoded TreeGRU (section 4), on the whole loop tree, by the rank loss of equation 2."""
+    """AutoTVM's context-encoded TreeGRU (section 4) on the whole loop tree, with the rank loss of equation 2."""
 
     KIND: ClassVar[str] = "tree-gru"
     inputs: ClassVar[tuple[str, ...]] = (LOOP_TREE,)
@@ -88,7 +89,7 @@ class TreeGruModel(NeuralModel):
         return TreeGru([VIEW_SHAPES[name] for name in cls.inputs])
 
     def _standardise(self, features: FeatureTable) -> None:
-        """The last column is the number of a row, which is read as it is."""
+        """Standardise all columns but the parent's row number, which the network reads as it is."""
         super()._standardise(features)
         self._centre[LOOP_TREE][PARENT], self._scale[LOOP_TREE][PARENT] = 0.0, 1.0
 
@@ -102,7 +103,7 @@ class TreeGruModel(NeuralModel):
 
 
 class TreeGruRegressionModel(TreeGruModel):
-    """The same network by AutoTVM's other objective, the regression (its figure 5)."""
+    """The same network with AutoTVM's other objective, the regression (its figure 5)."""
 
     KIND: ClassVar[str] = "tree-gru-regression"
 

@@ -26,7 +26,7 @@ from policies.search import methods
 from policies.search.methods import OFFLINE, Method, with_model
 
 AUTOTVM_REGRESSION = replace(AUTOTVM_TREES, objective="regression")
-"""AutoTVM's other objective (its figure 5)."""
+"""Settings of AutoTVM's trees with its other objective, the regression (its figure 5)."""
 
 
 def _boosted_rank(seed: int, offset_column: int | None) -> CostModel:
@@ -39,7 +39,7 @@ def _boosted_loops(seed: int, offset_column: int | None) -> CostModel:  # noqa: 
 
 @dataclass(frozen=True)
 class _MakeTrees:
-    """Makes AutoTVM's trees of a class; see :class:`_MakeNetwork`."""
+    """Makes a model of AutoTVM's trees; a class for the same reason as :class:`_MakeNetwork`."""
 
     model: type[LoopTreesModel]
 
@@ -61,7 +61,7 @@ def _jackknife_forest(seed: int, offset_column: int | None) -> CostModel:  # noq
 
 @dataclass(frozen=True)
 class _MakeNetwork:
-    """Makes a network; an object of a class, because processes of a benchmark get it pickled."""
+    """Makes a network. It is a class because its objects are pickled for the processes of a benchmark."""
 
     model: type[NeuralModel]
 
@@ -74,27 +74,27 @@ def _network(model: type[NeuralModel]) -> CostModelEntry:
 
 
 BOOSTED_RANK = CostModelEntry("boosted-rank", GradientBoostedModel, _boosted_rank)
-"""AutoTVM's objective on our features."""
+"""AutoTVM's trees with its rank objective on our features."""
 BOOSTED_LOOPS = CostModelEntry("boosted-loops", LoopTreesModel, _boosted_loops)
-"""AutoTVM's regression on its own features."""
+"""AutoTVM's trees with its regression on its own features."""
 BOOSTED_KNOBS = _representation(KnobTreesModel)
-"""AutoTVM's rank objective on configurations (its figure 9)."""
+"""AutoTVM's trees with its rank objective on configurations (its figure 9)."""
 BOOSTED_CONTEXT = _representation(ContextTreesModel)
-"""The same on flattened loop contexts."""
+"""AutoTVM's trees with its rank objective on flattened loop contexts."""
 BOOSTED_RELATION = _representation(RelationTreesModel)
-"""The same on context relations."""
+"""AutoTVM's trees with its rank objective on context relations."""
 FOREST = CostModelEntry("forest", SymbolicForestModel, _forest)
 """AdaTune's forest on our features."""
 FOREST_JACKKNIFE = CostModelEntry("forest-jackknife", JackknifeForestModel, _jackknife_forest)
 """AdaTune's forest with the uncertainty of forestci, the package that the paper names."""
 TREE_GRU = _network(TreeGruModel)
-"""AutoTVM's TreeGRU, by its rank loss."""
+"""AutoTVM's TreeGRU with its rank loss."""
 TREE_GRU_REGRESSION = _network(TreeGruRegressionModel)
-"""The same by a regression."""
+"""AutoTVM's TreeGRU with its regression loss."""
 MLP = _network(MlpModel)
 """TenSet's multi-layer perceptron on symbolic features of the statements."""
 TLP = _network(TlpModel)
-"""A model in the manner of TLP, on the decisions of a schedule alone."""
+"""A model after TLP, on the decisions of a schedule alone."""
 PACM_ANALYZER = _network(AnalyzedPacmModel)
 """Pruner's PaCM with the analyzer's terms among its features."""
 PACM_DATAFLOW = _network(DataflowPacmModel)
@@ -122,13 +122,16 @@ LABORATORY_MODELS: Mapping[str, CostModelEntry] = {
 
 
 def all_models() -> Mapping[str, CostModelEntry]:
-    """The cost models of the product and of the laboratory, by name."""
+    """Return the cost models of the product and of the laboratory, by name."""
     return {**COST_MODELS, **LABORATORY_MODELS}
 
 
 def method_named(name: str) -> Method:
-    """The method of a name, which may also go on with a model of the laboratory: ``autotvm:tree-gru``; or a method in a
-    file: ``my_search.py:METHOD``."""
+    """Return the method of a name. The name may continue with a model of the laboratory (``autotvm:tree-gru``), or it
+    may be a method in a file (``my_search.py:METHOD``).
+
+    Raise UserError for an unknown name, and ValueError if the method has no cost model to replace.
+    """
     if ".py" in name:
         return method_of(name)
     base, *changes = name.split(":")
@@ -141,5 +144,5 @@ def method_named(name: str) -> Method:
 
 
 def load_model(data: bytes) -> CostModel:
-    """The model of saved bytes of the product or of the laboratory; ValueError for other bytes."""
+    """Return the model in saved bytes, of the product or of the laboratory. Raise ValueError for other bytes."""
     return registry.load_model(data, *LABORATORY_MODELS.values())

@@ -1,6 +1,6 @@
-"""AutoTVM's trees on one representation of a program each (its figure 9).
+"""AutoTVM's trees, each on a single representation of a program (its figure 9).
 
-``autotvm`` itself reads contexts and relations together.
+The method ``autotvm`` reads contexts and relations together.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from policies.features.views import CONTEXT, RELATION
 
 
 class KnobTreesModel(LoopTreesModel):
-    """The configuration itself, ``s``: a task's own decisions, whose columns mean nothing in another task."""
+    """On the configuration itself, ``s``: the decisions of a task. Its columns have no meaning in another task."""
 
     KIND: ClassVar[str] = "boosted-knobs"
     views: ClassVar[tuple[str, ...]] = (KNOBS,)
 
 
 class ContextTreesModel(LoopTreesModel):
-    """The flattened loop context, ``x``."""
+    """On the flattened loop context, ``x``."""
 
     KIND: ClassVar[str] = "boosted-context"
     views: ClassVar[tuple[str, ...]] = (CONTEXT,)
 
 
 class RelationTreesModel(LoopTreesModel):
-    """The context relations, ``R``."""
+    """On the context relations, ``R``."""
 
     KIND: ClassVar[str] = "boosted-relation"
     views: ClassVar[tuple[str, ...]] = (RELATION,)

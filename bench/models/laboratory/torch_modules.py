@@ -69,11 +69,12 @@ class SelfAttention(nn.Module):
 
 
 class Tlp(nn.Module):
-    """After TLP: primitives ``(n, t, c)``, each embedded in 64 numbers together with its place in the sequence, which a
-    weight of its own stands for; two layers of self-attention; summed over the primitives that there are,
-    ``(n, 64) -> 64 -> 1``.
+    """A network after TLP, on primitives ``(n, t, c)``.
 
-    The place is what tells two primitives of the same kind and numbers apart, as names of loops do in the paper.
+    Each primitive is embedded in 64 numbers, to which a learned vector for its position in the sequence is added. Two
+    layers of self-attention follow, then the sum over the present primitives, and ``(n, 64) -> 64 -> 1``.
+
+    The position distinguishes two primitives of the same kind and numbers, as the names of loops do in the paper.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -87,7 +88,7 @@ class Tlp(nn.Module):
 
     def forward(self, primitives: Tensor) -> Tensor:
         there = present_rows(primitives)
-        absent = ~there & there.any(dim=1, keepdim=True)  # attention to no row at all would be no number
+        absent = ~there & there.any(dim=1, keepdim=True)  # attention over no row at all would give NaN
         rows = torch.relu(self.embed(primitives) + self.place[: primitives.shape[1]])
         rows = self.second(self.first(rows, absent), absent)
         summed = (rows * there[:, :, None]).sum(dim=1)
@@ -98,12 +99,13 @@ class Tlp(nn.Module):
 class TreeGru(nn.Module):
     """AutoTVM's context-encoded TreeGRU (section 4, figure 3d, appendix A.3).
 
-    The loops are a tree, read from the leaves to the roots. Each loop's context is embedded in 128 numbers; a GRU cell
-    of 128 carries its state ``h`` on from the sum of the states of the loops directly inside (Tai et al.'s child-sum
-    tree, which the paper cites; 0 for a leaf), and every ``h`` is scattered into ``m`` slots,
-    ``out_i = softmax(W^T h)_i h``, which are summed over all loops of the tree: ``(n, m * 128) -> 1``.
+    The loops are a tree, which is read from the leaves to the roots. Each loop's context is embedded in 128 numbers. A
+    GRU cell of 128 computes the loop's state ``h`` from this embedding and from the sum of the states of its child
+    loops (Tai et al.'s child-sum tree, which the paper cites; 0 for a leaf). Every ``h`` is scattered into ``m`` slots,
+    ``out_i = softmax(W^T h)_i h``. The slots are summed over all loops of the tree: ``(n, m * 128) -> 1``.
 
-    The last column of a row is the row of the loop around it, counted from 1, 0 for none; rows come after those.
+    The last column of a row is the row number of the parent loop, counted from 1; 0 for none. A row comes after the row
+    of its parent.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -118,7 +120,7 @@ class TreeGru(nn.Module):
         there = present_rows(loops)
         parents = loops[:, :, -1].round().long()
         embedded = torch.tanh(self.embed(loops[:, :, :-1]))
-        # What the loops inside hand on, by the row of the loop around them; row 0 is outside of everything.
+        # Sum of the states of the child loops, by the row number of the parent; 0 is the parent of the outermost loops.
         inside = [torch.zeros(len(loops), GRU_HIDDEN, dtype=embedded.dtype) for _ in range(loops.shape[1] + 1)]
         states = []
         deepest = int(there.sum(dim=1).max()) if len(loops) else 0
@@ -128,7 +130,7 @@ class TreeGru(nn.Module):
             for parent in set(parents[there[:, row], row].tolist()):
                 mine = (there[:, row] & (parents[:, row] == parent))[:, None]
                 inside[parent] = inside[parent] + state * mine
-        together = torch.stack(states or inside[:1], dim=1)  # a state of 0 is scattered into nothing
+        together = torch.stack(states or inside[:1], dim=1)  # a state of 0 adds 0 to every slot
         slots = torch.softmax(self.scatter(together), dim=2)
         scattered = torch.einsum("nrm,nrh->nmh", slots, together)
         score: Tensor = self.last(scattered.flatten(1))

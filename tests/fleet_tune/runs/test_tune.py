@@ -124,9 +124,18 @@ class Running:
     @property
     def folder(self) -> Path:
         """The temporary folder of the run's own cluster."""
-        commands = (" ".join(process.cmdline()) for process in self.family if process.name() == "gcs_server")
+        commands = (" ".join(process.cmdline()) for process in self.named("gcs_server"))
         found = (re.search(r"/tmp/fleet-tune-tmp-run-[^/]+", each) for each in commands)
         return next(Path(each[0]) for each in found if each)
+
+    def named(self, name: str) -> list[psutil.Process]:
+        """The processes of the run that have this name. Those that have ended meanwhile are left out."""
+        found = []
+        for process in self.family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == name:
+                    found.append(process)
+        return found
 
     def end(self, number: int) -> tuple[float, str, str]:
         """Send a signal; returns the seconds until the process ended, its stdout and stderr."""
@@ -298,7 +307,7 @@ def test_a_run_whose_cluster_is_killed_or_stopped_ends_with_one_line_and_leaves_
     run_ = running()
     run_.until_records(1)
     folder = run_.folder
-    [victim] = [process for process in run_.family if process.name() == name]
+    [victim] = run_.named(name)
     victim.send_signal(number)
     _, stderr = run_.process.communicate(timeout=DEADLINE_SECS)
     assert run_.process.returncode == 2, stderr
