@@ -1,7 +1,7 @@
 """Command line of the benchmarks: ``python -m bench NAME [options] --json``.
 
 The last line of output is one JSON object: ``bench``, ``ours``, ``peer``, ``ratio`` (above 1 is better for us),
-``unit``, ``details``. Without ``--json`` it is printed for people.
+``unit``, ``details``. Without ``--json`` the result is printed as text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _TIMEOUT_SECS = 7200.0
 
 
 def command_line(benchmarks: Mapping[str, Benchmark]) -> click.Group:
-    """A command for each benchmark, ``all`` and ``docs``."""
+    """Return a command for each benchmark, the commands ``all`` and ``docs``, and those of ``fit_analyzer`` and
+    ``gpu.first``."""
     group = click.Group(
         help="Benchmarks of fleet-tune against MetaSchedule, PyTorch and ONNX Runtime, taken in the same run."
     )
@@ -44,7 +45,7 @@ def command_line(benchmarks: Mapping[str, Benchmark]) -> click.Group:
 def _all_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
     def call(short: bool, only: tuple[str, ...], save: bool, as_json: bool) -> None:
         for name in only or benchmarks:
-            # Each saves its own result, so that a failure later on loses nothing.
+            # Each benchmark saves its own result, so that a later failure loses nothing.
             flags = ["--json", "--save"] if save else ["--json"]
             args = ["-m", "bench", name, *(benchmarks[name].short if short else ()), *flags]
             click.echo(shlex.join(["python", *args]), err=True)

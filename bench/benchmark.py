@@ -1,4 +1,4 @@
-"""A benchmark as a value, and the search for those of all folders."""
+"""The description of a benchmark, and the discovery of all benchmarks."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def _no_pictures(_result: Mapping[str, Any], _key: str) -> Mapping[str, Callable
 class Benchmark:
     """One benchmark, with all that the command line, ``make bench`` and the pages of figures need.
 
-    The module of a benchmark has it at its top level as ``BENCHMARK``, which is all that there is to do to add one.
-    Such a module must import quickly, that is none of TVM, torch and Ray: what needs these at its top lies in a module
-    beside it, most often one that runs in a process of its own.
+    To add a benchmark, define ``BENCHMARK`` at the top level of a module; nothing else is necessary. Such a module must
+    import quickly, so it imports neither TVM nor torch nor Ray at its top level. Code that needs them is in a module
+    beside it, which usually runs in a process of its own.
     """
 
     name: str
-    """Name on the command line, and of the result file."""
+    """Name on the command line and of the result file."""
     help: str
-    """One line."""
+    """Help text: one line."""
     options: Sequence[click.Option]
-    """Named like the parameters of ``run``."""
+    """Options, named like the parameters of ``run``."""
     short: Sequence[str]
-    """Arguments of the short form: what ``make bench`` runs."""
+    """Arguments of the short form, which ``make bench`` runs."""
     run: Callable[..., BenchResult | None]
-    """Takes the options; None where they ask for something that has no result."""
+    """Takes the options; returns None if they ask for something that has no result."""
     table: Callable[[Mapping[str, Any]], str]
-    """Tables in Markdown from a result's JSON object."""
+    """Returns tables in Markdown from a result's JSON object."""
     pictures: Callable[[Mapping[str, Any], str], Mapping[str, Callable[[Path], None]]] = _no_pictures
-    """From a result's JSON object and its key: pictures for the page of tables, a function that draws each into a file
-    by the name of the file."""
+    """Takes a result's JSON object and its key; returns the pictures for the page of tables: by file name, a function
+    that draws the picture into a file."""
 
     def __post_init__(self) -> None:
-        """Raises :class:`BenchError` where ``run`` does not take what the options give."""
+        """Raises :class:`BenchError` if the options do not fit the parameters of ``run``."""
         parameters = inspect.signature(self.run).parameters
         needed = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
         given = {str(option.name) for option in self.options}
@@ -61,8 +61,8 @@ class Benchmark:
             raise BenchError(f"{self.name}: its options are {sorted(given)}, and it takes {sorted(parameters)}")
 
     def command(self) -> click.Command:
-        """``NAME [options] --json --save``: the last line of output is the result as a JSON object, or text for
-        people."""
+        """Return the command ``NAME [options] --json --save``. It prints the result: with ``--json`` as one line of
+        JSON, otherwise as text."""
 
         def call(as_json: bool, save: bool, label: str, **options: Any) -> None:
             if label and not save:
@@ -98,9 +98,9 @@ def label_option() -> click.Option:
 
 
 def discover(package: ModuleType = bench) -> dict[str, Benchmark]:
-    """The ``BENCHMARK`` of every module of ``package`` and its rooms, by name, room after room.
+    """Return the ``BENCHMARK`` of every module of ``package`` and its subpackages, by name.
 
-    Modules without one are not imported. Raises :class:`BenchError` where two have the same name.
+    Modules without ``BENCHMARK`` are not imported. Raises :class:`BenchError` if two benchmarks have the same name.
     """
     benchmarks: dict[str, Benchmark] = {}
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -114,6 +114,6 @@ def discover(package: ModuleType = bench) -> dict[str, Benchmark]:
 
 
 def _declares_benchmark(module: str) -> bool:
-    """Read off its text: the other modules, peers among them, may import TVM, torch or Ray, which takes seconds."""
+    """Decided by the source text: importing the other modules may import TVM, torch or Ray, which takes seconds."""
     spec = find_spec(module)
     return spec is not None and spec.origin is not None and bool(_DECLARED.search(Path(spec.origin).read_text()))

@@ -1,4 +1,4 @@
-"""The dataset that the offline benchmarks work on: where it is, its tasks by short names, its rows as observations."""
+"""The datasets of the offline benchmarks: their paths, short names of their tasks, their rows as observations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from policies.search.search import Observation
 
 DATA = Path(__file__).parent / "data"
 OTHER_CLASS = DATA / "other-class" / "avx2-1.ftd"
-"""The tasks of the one file of ``bench/data``, measured on another device class."""
+"""The tasks of the dataset in ``bench/data``, measured on another device class."""
 
 Rows = NDArray[np.int64]
 
 
 def dataset_path(given: Path | None) -> Path:
-    """``given``, or the one file of ``bench/data``. Raises :class:`BenchError` where there is none or more than one."""
+    """Return ``given``, or else the only file in ``bench/data``. Raises :class:`BenchError` unless there is exactly one
+    file."""
     if given is not None:
         return given.absolute()
     return _only_file(DATA, "--dataset")
 
 
 def other_tasks_path(given: Path | None) -> Path:
-    """``given``, or the one file of ``bench/data/other-tasks``: other tasks than those of ``bench/data``. The
-    analyzer's errors on them were looked at, so they are no test of it."""
+    """Return ``given``, or else the only file in ``bench/data/other-tasks``, which has other tasks than the one in
+    ``bench/data``. The analyzer was developed with a view of its errors on these tasks, so they are not a test set for
+    it. Raises :class:`BenchError` unless there is exactly one file."""
     return given.absolute() if given is not None else _only_file(DATA / "other-tasks", "--other-tasks")
 
 
@@ -45,7 +47,8 @@ def _only_file(folder: Path, option: str) -> Path:
 
 
 def read(path: Path) -> Dataset:
-    """The dataset at ``path``; :class:`BenchError` where it cannot be read or no candidate of a task ran."""
+    """Return the dataset at ``path``. Raises :class:`BenchError` if it cannot be read, or if it has a task without a
+    successful candidate."""
     try:
         dataset = load(note_input(path))
     except UserError as error:
@@ -57,8 +60,8 @@ def read(path: Path) -> Dataset:
 
 
 def labels(dataset: Dataset) -> tuple[str, ...]:
-    """A name for each task: its workload's, without the compiler's affixes, numbered where several would be equal; that
-    of ResNet-18's convolutions begins with AutoTVM's name for it (``C2 conv2d 56x56x64``)."""
+    """Return a name for each task: its workload's name without the compiler's affixes, numbered if several are equal.
+    If AutoTVM's paper names the workload, this name comes first (``C2 conv2d 56x56x64``)."""
     names = [" ".join(filter(None, (name_of(data.task.workload), _plain(data.task.workload.name)))) for data in dataset]
     seen: dict[str, int] = {}
     unique = []
@@ -73,10 +76,11 @@ def _plain(name: str) -> str:
 
 
 def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
-    """Positions of the tasks whose name contains one of ``parts``, the first match of each; all where none is given. A
-    name whose first word is the part goes before all others: ``C1`` is not ``C10``.
+    """Return one position for each of ``parts``: the first task whose name contains the part and that no earlier part
+    has taken. Return all positions if ``parts`` is empty. A name whose first word equals the part is preferred: ``C1``
+    is not ``C10``.
 
-    Raises :class:`BenchError` for a part that no name contains.
+    Raises :class:`BenchError` for a part that no remaining name contains.
     """
     wanted = list(parts)
     if not wanted:
@@ -92,21 +96,21 @@ def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class RecordedTrial(Observation):
-    """An observation, with the seconds that the trial took when it was recorded."""
+    """An observation with the seconds that its trial took when it was recorded."""
 
     build_secs: float = 0.0
     """Seconds to build the candidate."""
     measure_secs: float = 0.0
-    """Seconds to measure it."""
+    """Seconds to measure the candidate."""
 
     @property
     def trial_secs(self) -> float:
-        """Seconds to build and measure it."""
+        """Seconds to build and measure the candidate."""
         return self.build_secs + self.measure_secs
 
 
 def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[RecordedTrial]:
-    """Observations of the measured candidates at ``rows``, as a search gets them."""
+    """Return the measured candidates at ``rows`` as the observations that a search gets."""
     observed = []
     for row in rows:
         candidate = data.candidate(int(row))
@@ -123,8 +127,8 @@ def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[RecordedTri
 
 
 def with_enough(dataset: Dataset, calibration: int, limit: int | None = None) -> tuple[int, ...]:
-    """Positions of the tasks that :func:`split` leaves something to explore of. Raises :class:`BenchError` where there
-    is none."""
+    """Return the positions of the tasks with more than ``calibration`` candidates, of which :func:`split` leaves some
+    to explore. Raises :class:`BenchError` if there is no such task."""
     positions = tuple(at for at, data in enumerate(dataset) if _used(data, limit) > calibration)
     if not positions:
         raise BenchError(f"no task has more than {calibration} candidates: a lower --calibration, or a higher --limit")
@@ -136,9 +140,10 @@ def _used(data: TaskData, limit: int | None) -> int:
 
 
 def split(data: TaskData, seed: int, calibration: int, limit: int | None = None) -> tuple[Rows, Rows]:
-    """Rows of ``calibration`` random records, and the rows of the explored set: all others of the first ``limit``.
+    """Split the first ``limit`` candidates (all if None). Return the rows of ``calibration`` random records, and the
+    rows of all others: the explored set.
 
-    Raises :class:`BenchError` where nothing would be left to explore.
+    Raises :class:`BenchError` if the explored set would be empty.
     """
     count = _used(data, limit)
     if count <= calibration:
@@ -148,7 +153,7 @@ def split(data: TaskData, seed: int, calibration: int, limit: int | None = None)
 
 
 def first(data: TaskData, limit: int | None) -> TaskData:
-    """The data of the first ``limit`` candidates alone; all where it is None."""
+    """Return the data of only the first ``limit`` candidates; of all if ``limit`` is None."""
     if limit is None or limit >= len(data):
         return data
     counts = [int((data.rows(at) < limit).sum()) for at in range(len(data.sketches))]
@@ -165,6 +170,7 @@ def first(data: TaskData, limit: int | None) -> TaskData:
 
 
 def best_of_share(scores: NDArray[np.float64], cost_secs: NDArray[np.float64], share: int) -> float:
-    """Run time of the best candidate among the ``1 / share`` with the lowest scores (at least one); ties in order."""
+    """Return the latency in seconds of the best candidate among the ``1 / share`` with the lowest scores (at least one
+    candidate). Candidates with equal scores stay in their order."""
     chosen = np.argsort(scores, kind="stable")[: max(len(scores) // share, 1)]
     return float(cost_secs[chosen].min())

@@ -1,9 +1,9 @@
 """Files that a benchmark's figures depend on, and digests that tell whether they have changed since.
 
-The modules are found by the import graph of the source text, so that no framework is loaded and processes that a
-benchmark starts count too: a benchmark names them by strings such as ``"bench.drafts.draft_process"``. A Python file is
-digested by its syntax tree without docstrings: comments, docstrings and formatting are no change. All other files
-(datasets, models) are digested byte by byte.
+The modules are found in the source text, by its imports, so no framework is loaded. The processes that a benchmark
+starts count too: the benchmark names them by strings such as ``"bench.drafts.draft_process"``. The digest of a Python
+file is that of its syntax tree without docstrings, so changes of comments, docstrings and formatting do not count. The
+digest of any other file (datasets, models) is that of its bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from bench.processes import ROOT
 
 PACKAGES = ("fleet_tune", "actors", "policies", "devices", "bench", "examples")
-"""Import roots whose modules count; installed packages are named by their versions."""
+"""Top-level packages whose modules count. For installed packages, a result has their versions instead."""
 
 HARNESS = frozenset(
     f"bench/{name}.py"
@@ -41,15 +41,15 @@ HARNESS = frozenset(
         "tuning/curve_pictures",
     )
 )
-"""Files that start a benchmark and print its figures, and compute none of them."""
+"""Files that start a benchmark or print its figures but compute none of them. They do not count."""
 
 PRESENTATION = "table"
-"""The function of a benchmark's module that only prints figures: it is not part of the digest."""
+"""Name of the function of a benchmark's module that only formats figures: it is not part of the digest."""
 
 
 def dependencies(module: str, files: Iterable[Path] = (), root: Path = ROOT) -> dict[str, str]:
-    """Digests by path relative to ``root``: of the modules that ``module`` needs, and of ``files`` in the repository,
-    with the modules that those of them need that are modules."""
+    """Return digests by path relative to ``root``: of the modules that ``module`` needs, of those of ``files`` that are
+    in the repository, and of the modules that Python files among these need."""
     paths = set(module_files(module, root).values())
     for path in (each.resolve() for each in files):
         if path.is_relative_to(root) and path.is_file():
@@ -59,7 +59,7 @@ def dependencies(module: str, files: Iterable[Path] = (), root: Path = ROOT) -> 
 
 
 def changed(saved: Mapping[str, str], root: Path = ROOT) -> tuple[str, ...]:
-    """The files of ``saved`` (digests by path) that are gone or whose content differs now, in order."""
+    """Return the files of ``saved`` (digests by path) that are gone or have another digest now, sorted."""
     return tuple(name for name, known in sorted(saved.items()) if not _is_same(root / name, known))
 
 
@@ -71,13 +71,13 @@ def _is_same(path: Path, known: str) -> bool:
 
 
 def code_digest(module: str) -> str:
-    """One digest of everything that ``module`` needs, data files apart."""
+    """Return one digest of all modules that ``module`` needs. Data files do not count."""
     return _hash(repr(sorted(dependencies(module).items())).encode())
 
 
 @cache
 def digest(path: Path) -> str:
-    """Digest of a file as it was when this process first read it. Raises OSError or SyntaxError."""
+    """Return the digest of a file as it was when this process first asked for it. Raises OSError or SyntaxError."""
     content = path.read_bytes()
     if path.suffix != ".py":
         return _hash(content)
@@ -89,7 +89,8 @@ def _hash(content: bytes) -> str:
 
 
 def _normal_form(node: Any, *, presentation: bool = False) -> str:
-    """The syntax tree as text, the same in every version of Python: without docstrings, positions and empty fields.
+    """Return the syntax tree as text that is the same in every version of Python: without docstrings, positions and
+    empty fields.
 
     ``presentation``: leave out the top-level function :data:`PRESENTATION`.
     """
@@ -106,12 +107,13 @@ def _normal_form(node: Any, *, presentation: bool = False) -> str:
 
 
 def _is_docstring(node: Any) -> bool:
-    """True for a string that stands alone: a docstring, or the text under a field."""
+    """True for a string that is a statement of its own: a docstring, or the text under a field."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def module_files(module: str, root: Path = ROOT) -> dict[str, Path]:
-    """Source files by module: of ``module`` and, transitively, of all that it imports or starts; no harness."""
+    """Return the source files by module name: of ``module`` and, transitively, of all modules of ours that it imports
+    or starts, without :data:`HARNESS`."""
     found: dict[str, Path] = {}
     waiting = [module]
     while waiting:
@@ -126,7 +128,7 @@ def module_files(module: str, root: Path = ROOT) -> dict[str, Path]:
 
 
 def imported_modules(module: str, root: Path = ROOT) -> set[str]:
-    """The modules of ours that ``module`` itself imports, packages above them apart."""
+    """Return the modules of ours that ``module`` itself imports, without their parent packages."""
     path = _source(module, root)
     if path is None:
         return set()
@@ -135,7 +137,7 @@ def imported_modules(module: str, root: Path = ROOT) -> set[str]:
 
 @cache
 def _source(module: str, root: Path) -> Path | None:
-    """The file of a module or a package; None where ``module`` is none of ours."""
+    """The file of a module or a package; None if ``module`` is not one of ours."""
     parts = module.split(".")
     if parts[0] not in PACKAGES or not all(part.isidentifier() for part in parts):
         return None
@@ -153,7 +155,7 @@ def _packages(module: str) -> Iterator[str]:
 def _imported(module: str, path: Path, root: Path) -> frozenset[str]:
     """Dotted names that the source of a module may import or start; not all of them are modules."""
     names: set[str] = set()
-    # A package's lazy names load nothing until somebody asks for one of them: see _lazy.
+    # Functions of a package's __init__ are left out: a lazy name loads nothing until it is used, see _lazy.
     _collect(
         ast.parse(path.read_bytes()), names, functions=path.name != "__init__.py", strings=module.startswith("bench")
     )

@@ -1,4 +1,4 @@
-"""Data files that a benchmark reads: they are saved with its result, as its modules are."""
+"""Data files that a benchmark reads. Their digests are saved with its result, like those of its modules."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def note_input(path: Path) -> Path:
 
 
 def inputs() -> frozenset[Path]:
-    """The files that this process has read."""
+    """Return the files that this process has noted as read."""
     return frozenset(_inputs)
 
 
 def files_of_options(values: Iterable[Any]) -> set[Path]:
-    """The files that the values of options name: paths, and the file of ``file.py:function``."""
+    """Return the files that the values of options name: paths, and the file in ``file.py:function``."""
     files: set[Path] = set()
     for value in values:
         if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The machine that the figures belong to, and as many threads for every side of a benchmark."""
+"""The machine that the figures belong to, and the environment that gives every side of a benchmark as many threads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "ope
 
 
 def cores() -> int:
-    """CPUs that this process may use: the number of threads of every side."""
+    """Return the number of CPUs that this process may use, which is the number of threads of every side."""
     return usable_cpus()
 
 
 def machine() -> dict[str, Any]:
-    """CPU, memory, system and package versions that the figures belong to."""
+    """Return the CPU, the memory, the system and the package versions that the figures belong to."""
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),
@@ -48,9 +48,12 @@ def _lines(path: str) -> list[str]:
 
 
 def bench_env(threads: int, **extra: str) -> dict[str, str]:
-    """Environment of a child: every library that has a thread count of its own gets the same one."""
+    """Return the environment of a child process, with the same number of threads for every library.
+
+    ``extra``: further variables.
+    """
     count = str(threads)
     names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    # Nothing that was measured before is found again.
+    # Without a shared store, the child cannot reuse earlier measurements.
     alone = {STORE_VARIABLE: "", "PYTHONUNBUFFERED": "1"}
     return {**os.environ, **dict.fromkeys(names, count), **alone, **extra}

@@ -1,4 +1,4 @@
-"""Options that several benchmarks have."""
+"""Options that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from policies.search.methods.registry import METHOD_NAMES
 
 RESNET18 = "examples/networks.py:resnet18"
 DCGAN = "bench/networks/paper_networks.py:dcgan"
-"""A network of which no records are shipped."""
+"""A network without records in the distribution."""
 WORKLOADS = ("matmul_relu", "conv2d_nhwc")
-"""Our network in bench/networks/workloads.py and MetaSchedule's workload of the same name compute the same."""
+"""Names of our networks in bench/networks/workloads.py; MetaSchedule's workloads of the same names compute the same."""
 
 
 def dataset() -> click.Option:
@@ -28,7 +28,7 @@ def dataset() -> click.Option:
 
 
 def tasks(otherwise: str, default: Sequence[str] = ()) -> click.Option:
-    """Parts of the names of a dataset's tasks; ``otherwise``: the ``default`` in words."""
+    """Return the option for parts of the names of a dataset's tasks; ``otherwise``: the ``default`` in words."""
     text = f"Part of a task's name; else {otherwise}."
     return click.Option(["--task", "tasks"], multiple=True, default=list(default), help=text)
 
@@ -52,18 +52,18 @@ def run_cache() -> click.Option:
 
 
 def count(name: str, default: int, text: str | None = None, *, least: int = 1) -> click.Option:
-    """A whole number of at least ``least``, with its default in the help."""
+    """Return an option for a whole number of at least ``least``, with its default in the help."""
     return click.Option([name], type=click.IntRange(min=least), default=default, show_default=True, help=text)
 
 
 def seconds(name: str, parameter: str, default: float, text: str) -> click.Option:
-    """A time, with its default in the help."""
+    """Return an option for a time in seconds, with its default in the help."""
     return click.Option([name, parameter], type=float, default=default, show_default=True, help=text)
 
 
 def methods_named(_context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
-    """Return the methods in the text of an option, with commas between them. Raises click's error for an unknown
-    one."""
+    """Return the method names in ``text``, which are separated by commas. Raises click's BadParameter for an unknown or
+    a repeated method."""
     methods = tuple(text.split(","))
     for each in methods:
         if each.partition(":")[0] not in METHOD_NAMES:

@@ -1,4 +1,4 @@
-"""Plots as small SVG files: the same figures give the same file, byte for byte. They need matplotlib (the extra
+"""Plots as small SVG files. The same figures give the same file, byte for byte. Plots need matplotlib (the extra
 ``bench``)."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ IMAGES = ROOT / "docs" / "generated"
 
 
 def pyplot() -> Any:
-    """matplotlib's pyplot without a screen, for small files that do not change; :class:`BenchError` without it."""
+    """Return matplotlib's pyplot, set up for small, reproducible files and no screen. Raises :class:`BenchError` if
+    matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError as error:
@@ -21,13 +22,13 @@ def pyplot() -> Any:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    # Text as text and a fixed salt: the files are small and the same at each run.
+    # Text that is stored as text keeps the files small. A fixed salt makes them the same in each run.
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fleet-tune", "font.size": 9})
     return plt
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure as a file that is the same at each run, and close it."""
+    """Write a figure to a file that is the same in each run, and close the figure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None, "Creator": None})

@@ -1,4 +1,4 @@
-"""The result of a benchmark or its error, and medians with their spread."""
+"""The result of a benchmark, its error, and medians with their spread."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from bench.machine import machine
 
 
 class BenchError(Exception):
-    """A side of a benchmark did not deliver its figure: there is no result to report."""
+    """A benchmark or its command cannot give a result, for example because one side failed."""
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One benchmark's outcome."""
+    """The result of one benchmark."""
 
     bench: str
     """Name of the benchmark."""
     ours: float | None
-    """Our figure in ``unit``; None if the machine lacks what the benchmark needs: ``details`` has the ``reason``."""
+    """Our figure in ``unit``; None if the machine lacks something that the benchmark needs. ``details`` then has the
+    ``reason``."""
     peer: float | None
-    """The same figure of the peer; None if there is nothing to compare with."""
+    """The same figure of the peer; None if there is no peer."""
     ratio: float | None
-    """Comparison of both: above 1 is better for us."""
+    """Ratio of both figures: above 1 is better for us."""
     unit: str
     """Unit of ``ours`` and ``peer``."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """All other figures, as values of JSON."""
+    """All other figures, as JSON values."""
 
     def to_json(self) -> str:
-        """One line of JSON with the keys in the documented order; figures rounded to 5 digits."""
+        """Return one line of JSON with the keys in the documented order, figures rounded to 5 significant digits, and
+        the machine added to ``details``."""
         body = {
             "bench": self.bench,
             "ours": _round(self.ours),
@@ -45,7 +47,7 @@ class BenchResult:
         return json.dumps(body)
 
     def to_text(self) -> str:
-        """Text for people: the figures in a line, then the details."""
+        """Return text for people: a line with the figures, then the details."""
         if self.ours is None:
             return f"{self.bench}: skipped: {self.details['reason']}"
         peer = "" if self.ratio is None else f", peer {self.peer:.4g} {self.unit}, ratio {self.ratio:.2f}"
@@ -64,14 +66,16 @@ def _round(value: Any) -> Any:
 
 
 def spread(samples: Sequence[float]) -> dict[str, Any]:
-    """Median, extremes and number of ``samples`` (at least one); in the samples' unit."""
+    """Return the median, the extremes and the number of ``samples``, in the unit of the samples. Raises
+    :class:`BenchError` if there are no samples."""
     if not samples:
         raise BenchError("no samples were taken")
     return {"median": statistics.median(samples), "min": min(samples), "max": max(samples), "count": len(samples)}
 
 
 def interleave(rounds: int, sides: Mapping[str, Callable[[], Sequence[float]]]) -> dict[str, list[float]]:
-    """Calls every side once a round, in turn, and collects the samples: drift of a shared machine hits all alike."""
+    """Call every side once in each round, in turn, and return the samples of each side. In this way, a shared machine
+    that becomes slower or faster affects all sides alike."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, take in sides.items():

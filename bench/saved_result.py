@@ -1,6 +1,6 @@
-"""Results of benchmarks as files of ``bench/results``, each with all that its figures depend on.
+"""Results of benchmarks as files in ``bench/results``, each with digests of all files that its figures depend on.
 
-A file is written only when its benchmark has ended, in one step: an interrupted benchmark leaves the old one as it was.
+A file is written atomically when its benchmark has ended, so an interrupted benchmark leaves the old file unchanged.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 RESULTS = ROOT / "bench" / "results"
 
 SCHEMA = 1
-"""Number of the form of the files; a file of another form is refused."""
+"""Version of the file format; a file of another version is refused."""
 
 _LABEL = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _UNMEASURED = (":(exclude)bench/results", ":(exclude)docs")
-"""Paths whose changes do not make a tree dirty: what is written after a benchmark."""
+"""Paths whose changes do not make a checkout dirty: files that are written after a benchmark."""
 
 
 @dataclass(frozen=True)
@@ -40,33 +40,34 @@ class SavedResult:
     bench: str
     """Name of the benchmark."""
     label: str
-    """Label that tells several results of one benchmark apart, such as the dataset; empty for the only one."""
+    """Label that tells several results of one benchmark apart, such as the dataset; empty if there is only one."""
     command: str
-    """Command line as it was typed in the repository."""
+    """Command line of the benchmark, to be run in the repository root."""
     commit: str
     """Commit of the checkout when the benchmark began."""
     dirty: bool
-    """True if files that could count differed from the commit."""
+    """True if the checkout differed from the commit, other than in results and pages."""
     date: str
-    """Start of the benchmark: UTC, ISO 8601, seconds."""
+    """Start of the benchmark: UTC, ISO 8601, to the second."""
     duration_secs: float
-    """Seconds on the clock."""
+    """Wall-clock seconds of the benchmark."""
     machine: Mapping[str, Any]
     """CPU model, cores, GiB of memory, system."""
     versions: Mapping[str, str]
     """Versions of Python and of the packages that the figures belong to."""
     dependencies: Mapping[str, str]
-    """Digests by path of the modules and data files, from when the benchmark began."""
+    """Digests by path. Those of modules and of the files that options name are from the start of the benchmark, those
+    of other data files that it read from its end."""
     result: Mapping[str, Any]
     """The object that ``--json`` prints, without the machine."""
 
     @property
     def key(self) -> str:
-        """Name of the file without its suffix, and of the section of the page."""
+        """Name of the file without its suffix, and of the section on the page of tables."""
         return f"{self.bench}-{self.label}" if self.label else self.bench
 
     def changed(self) -> tuple[str, ...]:
-        """Files whose content has changed since; see :func:`bench.dependencies.changed`."""
+        """Return the files whose digest has changed since; see :func:`bench.dependencies.changed`."""
         return changed(self.dependencies)
 
 
@@ -74,9 +75,10 @@ class Provenance:
     """Facts that are noted when a benchmark begins, for the file that is written when it has ended."""
 
     def __init__(self, module: str, files: Iterable[Path], command: Sequence[str], label: str) -> None:
-        """``module``: the benchmark's; ``files``: those that its options name; ``command``: after ``python``.
+        """``module``: the benchmark's module; ``files``: the files that its options name; ``command``: the arguments of
+        ``python``.
 
-        Raises :class:`BenchError` for a label that is no file name, or outside a checkout.
+        Raises :class:`BenchError` if ``label`` cannot be part of a file name, or outside of a git checkout.
         """
         if label and not _LABEL.fullmatch(label):
             raise BenchError(f"--label {label!r}: use lower-case letters, digits and single hyphens")
@@ -91,7 +93,7 @@ class Provenance:
     def save(self, result: BenchResult, read: Iterable[Path] = (), folder: Path = RESULTS) -> Path:
         """Write the file and return its path. ``read``: data files that the benchmark has read.
 
-        Raises :class:`BenchError` if it cannot be written.
+        Raises :class:`BenchError` if the file cannot be written.
         """
         body = json.loads(result.to_json())
         host = body["details"].pop("machine")
@@ -120,12 +122,13 @@ class Provenance:
 
 
 def data_digests(paths: Iterable[Path]) -> dict[str, str]:
-    """Digests of files of the repository, by path; other files have no place in it and are not named."""
+    """Return digests by path of those files that are in the repository. Other files are left out."""
     return dependencies("", paths)
 
 
 def read_result(path: Path) -> SavedResult:
-    """The result in a file. Raises :class:`BenchError` with a next step if it is none of this form."""
+    """Return the result in a file. Raises :class:`BenchError`, with a next step, if the file is not a result in this
+    format."""
     again = "remove it, or run its benchmark again with --save ('python -m bench --help' lists them)"
     try:
         body = json.loads(path.read_text())
@@ -147,12 +150,13 @@ def read_result(path: Path) -> SavedResult:
 
 
 def read_results(folder: Path = RESULTS) -> tuple[SavedResult, ...]:
-    """All results of a folder, by their keys. Raises :class:`BenchError` for a file that is none."""
+    """Return all results of a folder, sorted by file name. Raises :class:`BenchError` for a file that is not a
+    result."""
     return tuple(read_result(path) for path in sorted(folder.glob("*.json")))
 
 
 def commit() -> str:
-    """The commit of this checkout. Raises :class:`BenchError` outside of one."""
+    """Return the commit of this checkout. Raises :class:`BenchError` outside of a git checkout."""
     return _git("rev-parse", "HEAD")
 
 
