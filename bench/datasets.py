@@ -34,8 +34,8 @@ def dataset_path(given: Path | None) -> Path:
 
 def other_tasks_path(given: Path | None) -> Path:
     """Return ``given``, or else the only file in ``bench/data/other-tasks``, which has other tasks than the one in
-    ``bench/data``. The analyzer was developed with a view of its errors on these tasks, so they are not a test set for
-    it. Raises :class:`BenchError` unless there is exactly one file."""
+    ``bench/data``. The analyzer's errors on these tasks have been examined, so they are not a test set for it. Raises
+    :class:`BenchError` unless there is exactly one file."""
     return given.absolute() if given is not None else _only_file(DATA / "other-tasks", "--other-tasks")
 
 

@@ -1,4 +1,4 @@
-"""Child processes of the benchmarks: each side lives in one, and none outlives its benchmark."""
+"""Child processes of the benchmarks: each side runs in one, and no child outlives its benchmark."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from bench.result import BenchError
 from devices.host.children.parent import end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The repository, in which every child is started."""
+"""The repository: the working directory of every child."""
 
 
 def die_with_parent() -> None:
-    """Asks the kernel to end this process when the thread that started it ends, be it by kill -9."""
+    """Ask the kernel to kill this process when the thread that started it ends, even by kill -9."""
     end_with_parent()
 
 
 def run_json(args: Sequence[str], *, env: Mapping[str, str], timeout_secs: float) -> dict[str, Any]:
-    """Runs ``python args...`` from the repository root and returns the JSON object on its last output line.
+    """Run ``python args...`` in the repository root and return the JSON object on its last output line.
 
-    The child leads a process group of its own, which is ended as a whole on a timeout or an interrupt, so no worker of
-    a peer survives its benchmark. Raises :class:`BenchError` with the end of the child's error output.
+    The child leads a process group of its own. The whole group is killed at the end, on a timeout and on an interrupt,
+    so no worker of a peer survives its benchmark. Raises :class:`BenchError` on a timeout, if the last line is not a
+    JSON object, and for an exit code other than 0, then with the end of the child's error output.
     """
     child = _start(args, env, subprocess.DEVNULL)
     label = " ".join(args)
@@ -46,7 +47,7 @@ def run_json(args: Sequence[str], *, env: Mapping[str, str], timeout_secs: float
 
 
 def _start(args: Sequence[str], env: Mapping[str, str], stdin: int) -> subprocess.Popen[str]:
-    """``python args...`` at the head of a process group of its own; ``stdin``: a constant of subprocess."""
+    """Start ``python args...`` as the leader of a process group of its own; ``stdin``: a constant of subprocess."""
     return subprocess.Popen(
         [sys.executable, *args],
         cwd=ROOT,
@@ -56,12 +57,13 @@ def _start(args: Sequence[str], env: Mapping[str, str], stdin: int) -> subproces
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=die_with_parent,  # a child that asks for it itself may load TVM before, and be left alone meanwhile
+        # The child's own call comes only after its imports. If we ended during these, the child would survive.
+        preexec_fn=die_with_parent,
     )
 
 
 def start_logged(args: Sequence[str], log: TextIO) -> subprocess.Popen[bytes]:
-    """``python args...`` at the head of a process group of its own, with everything that it prints in ``log``."""
+    """Start ``python args...`` as the leader of a process group of its own, with all of its output in ``log``."""
     return subprocess.Popen(
         [sys.executable, *args],
         cwd=ROOT,
@@ -74,7 +76,10 @@ def start_logged(args: Sequence[str], log: TextIO) -> subprocess.Popen[bytes]:
 
 
 def last_json(text: str, label: str) -> dict[str, Any]:
-    """The JSON object on the last non-empty line of ``text``."""
+    """Return the JSON object on the last non-empty line of ``text``. Raises :class:`BenchError` if there is none.
+
+    ``label``: name of the child in the error.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     try:
         value = json.loads(lines[-1])
@@ -86,7 +91,7 @@ def last_json(text: str, label: str) -> dict[str, Any]:
 
 
 def end_group(child: subprocess.Popen[Any]) -> None:
-    """Ends whatever is left of the process group that ``child`` leads (started with ``start_new_session``)."""
+    """Kill the process group that ``child`` leads (started with ``start_new_session``), and wait for ``child``."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
@@ -95,7 +100,9 @@ def end_group(child: subprocess.Popen[Any]) -> None:
 class Conversation:
     """A child process that answers each line on its standard input with one JSON line.
 
-    Used as a context manager. ``start`` lines are awaited with a deadline; other output of the child goes to stderr.
+    Used as a context manager. The child prints a first JSON line, ``ready``, when it has started; the constructor
+    raises :class:`BenchError` if it does not come within ``start_timeout_secs``. The child must write any other output
+    to stderr.
     """
 
     def __init__(self, args: Sequence[str], *, env: Mapping[str, str], start_timeout_secs: float = 600.0) -> None:
@@ -117,7 +124,8 @@ class Conversation:
         self.close()
 
     def ask(self, line: str, timeout_secs: float = 120.0) -> dict[str, Any]:
-        """Sends one line and returns the answer; :class:`BenchError` if the child ends or is silent too long."""
+        """Send one line and return the answer. Raises :class:`BenchError` if the child ends, or if it does not answer
+        within ``timeout_secs``."""
         assert self._child.stdin is not None
         try:
             self._child.stdin.write(line + "\n")
@@ -136,7 +144,7 @@ class Conversation:
 
     def _answer(self, timeout_secs: float) -> dict[str, Any]:
         assert self._child.stdout is not None
-        # Killing the group makes readline return: a deadline without a second reader of the pipe.
+        # Killing the group makes readline return, so the deadline needs no second reader of the pipe.
         watchdog = threading.Timer(timeout_secs, end_group, [self._child])
         watchdog.start()
         try:

@@ -1,1 +1,1 @@
-"""Benchmarks of devices: what a measurement costs and takes, recovery from faults."""
+"""Benchmarks of devices: cost and overhead of a measurement, false improvements, recovery from faults."""

@@ -1,8 +1,8 @@
 """Seconds from each fault of a candidate, server, tracker or network to the end of the next good measurement.
 
-A real server (``fleet-tune device serve``), a real tracker, a real TCP proxy, and the client that device actors use.
-Candidates run under the rule of a run that has an incumbent. The server itself is started again one second after it was
-killed, as its systemd unit does.
+The benchmark uses a real server (``fleet-tune device serve``), a real tracker, a real TCP proxy, and the client that
+device actors use. Candidates are measured by the rule of a tuning run that has an incumbent. When the server itself is
+killed, it is started again one second later, as its systemd unit does.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ ASKED_SECS = {"crash": 3.0}
 ASKED_ELSE_SECS = 10.0
 _RESTART_SECS = 1.0  # RestartSec of cluster/fleet-tune-device.service
 _GIVE_UP_SECS = 120.0
-_BEGUN_SECS = 0.5  # by then a candidate runs
+_BEGUN_SECS = 0.5  # after this time the candidate is running
 _KILLED = ("kill -9 of the session", "kill -9 of the serving process", "kill -9 of tracker and session")
 _CANDIDATES = ("crash", "outside", "allocate", "nan", "hang")
-# What a run's candidates are measured by once it has an incumbent of a millisecond.
+# The rule that a tuning run uses once it has an incumbent of a millisecond.
 _RULE = following(StopRule(), 1e-3)
 
 
 class _Serving:
-    """``fleet-tune device serve`` on a port of its own, registered at a tracker, and started again when killed."""
+    """``fleet-tune device serve`` on a port of its own, registered at a tracker; it can be killed and restarted."""
 
     def __init__(self, port: int, tracker_port: int) -> None:
         command = ["-m", "fleet_tune", "device", "serve", "--no-key", "--port", str(port), "--memory", "1G"]
@@ -70,7 +70,7 @@ class _Serving:
             raise BenchError("the device server did not start")
 
     def pids(self) -> tuple[int, int]:
-        """Process ids of the server and of its session."""
+        """Return the process ids of the serving process and of its session."""
         (child,) = _children(self.process.pid)
         (session,) = _children(child)
         return child, session
@@ -89,13 +89,13 @@ class _Serving:
 
 
 def _children(pid: int) -> list[int]:
-    # Linux lists them by the thread that started them.
+    # Linux lists children by the thread that started them.
     texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     return [int(word) for text in texts for word in text.split()]
 
 
 class _Client:
-    """A device as an actor holds it, and the artifacts to measure on it."""
+    """A device as a device actor uses it, and the artifacts to measure on it."""
 
     def __init__(self, port: int, tracker_key: str | None, artifacts: dict[str, Artifact], oracle: Artifact) -> None:
         from devices.client.rpc_device import RpcDevice
@@ -108,11 +108,15 @@ class _Client:
         self._artifacts = artifacts
 
     def measure(self, what: str, rule: StopRule = _RULE) -> Outcome:
-        """Measured as a candidate that would be the new incumbent, its output checked."""
+        """Measure ``what`` like a candidate that would be the new incumbent, so its output is checked, and return the
+        outcome."""
         return self._device.measure(MeasureRequest(self._artifacts[what], math.inf, rule)).outcome
 
     def until_good(self, since: float) -> float:
-        """Seconds from ``since`` to the end of the next good measurement."""
+        """Measure until a measurement is good, and return the seconds from ``since`` (monotonic clock) to its end.
+
+        Raises :class:`BenchError` after ``_GIVE_UP_SECS``.
+        """
         while self.measure("ok") is not Outcome.OK:
             if time.monotonic() - since > _GIVE_UP_SECS:
                 raise BenchError(f"no good measurement within {_GIVE_UP_SECS:g} s")
@@ -123,7 +127,8 @@ class _Client:
 
 
 def run(rounds: int, faults: Sequence[str] = ()) -> BenchResult:
-    """``ours``: the slowest fault's median. No peer: TVM's server ends for good when a candidate crashes."""
+    """Return the recovery times of ``faults`` (all if empty). ``ours``: the median of the slowest fault. There is no
+    peer, because TVM's server does not come back after a candidate crashes."""
     without_torch()
     os.environ.setdefault("TVM_NUM_THREADS", str(cores()))
     from bench.devices.fault_kernels import artifact
@@ -192,13 +197,14 @@ def run(rounds: int, faults: Sequence[str] = ()) -> BenchResult:
 
 
 def _once(client: _Client, name: str, inject: Callable[[], Any] | None) -> tuple[str, float]:
-    """Outcome of the candidate that met the fault, and the seconds from the fault to the next good measurement."""
+    """Return the outcome of the candidate that met the fault, and the seconds from the fault to the end of the next
+    good measurement. ``inject``: causes the fault; None if the candidate itself is the fault."""
     if inject is None:
         since = time.monotonic()
         outcome = client.measure(name)
         return str(outcome), client.until_good(since)
-    # A candidate that still runs when the fault happens; without the fault it would time out. One whose process is
-    # killed is measured once more, so there it is one that can be measured.
+    # The candidate must still run when the fault happens. "hang" would time out without the fault. A candidate whose
+    # process is killed is measured a second time, so these faults use "slow", which is only slow the first time.
     times: list[float] = []
 
     def act() -> None:

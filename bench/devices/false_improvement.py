@@ -1,8 +1,8 @@
-"""Share of duels in which a candidate is taken for faster than itself: A against A, on a real device.
+"""Share of duels in which a candidate is judged to be faster than itself: A against A, on a real device.
 
-A new incumbent is one that won by runs in turn against the old one (:mod:`policies.measuring.duel`). Here both sides of
-every duel are the same kernel, so that each win is a mistake. The device is this machine, as it is: a busy one too has
-to make at most one mistake in a hundred.
+A candidate becomes the incumbent when it wins a duel against the old one, in which both run in turn
+(:mod:`policies.measuring.duel`). Here both sides of every duel are the same kernel, so each win is a mistake. The
+device is this machine in its present state: at most one mistake in a hundred duels is allowed even on a busy machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bench.tables import markdown
 
 TASKS = ("matmul_add_relu 128x768", "matmul 12x128x128", "conv2d_add_relu 56x56x64", "conv2d_add_relu 14x14x256")
 ASKED = 0.01
-"""Largest share of duels that one of two equal kernels may win."""
+"""Largest share of duels that may be won when both kernels are equal."""
 
 
 def run(dataset: Path, tasks: Sequence[str], candidates: int, duels: int) -> BenchResult:
-    """Let each of ``candidates`` of each task meet itself ``duels`` times."""
+    """Let each of ``candidates`` candidates of each task duel with itself ``duels`` times."""
     names = labels(read(dataset))
     figures: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
@@ -38,7 +38,8 @@ def run(dataset: Path, tasks: Sequence[str], candidates: int, duels: int) -> Ben
 
 
 def summed(figures: Mapping[str, Sequence[Mapping[str, Any]]]) -> BenchResult:
-    """The result from the duels of each task: ``faster``, ``ratio``, ``error``, ``runs``, ``device_secs`` of each."""
+    """Return the result. ``figures``: the duels of each task, each duel with its ``faster``, ``ratio``, ``error``,
+    ``runs`` and ``device_secs``."""
     tasks = {name: task_figures(duels) for name, duels in figures.items()}
     count = sum(task["duels"] for task in tasks.values())
     rate = sum(task["false"] for task in tasks.values()) / count
@@ -46,7 +47,7 @@ def summed(figures: Mapping[str, Sequence[Mapping[str, Any]]]) -> BenchResult:
         bench="false-improvement",
         ours=rate,
         peer=ASKED,
-        # The share of duels that ended right, over the asked one: a rate may be 0.
+        # The share of correct duels over the required share. The rates themselves have no ratio: ours may be 0.
         ratio=(1 - rate) / (1 - ASKED),
         unit="share of A/A duels",
         details={"duels": count, "tasks": tasks, "threads": cores()},
@@ -54,7 +55,7 @@ def summed(figures: Mapping[str, Sequence[Mapping[str, Any]]]) -> BenchResult:
 
 
 def task_figures(duels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figures of all duels of one task."""
+    """Return the figures of one task over all of its duels."""
     count = len(duels)
     return {
         "duels": count,
@@ -66,7 +67,7 @@ def task_figures(duels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The result's JSON object as a table."""
+    """Return the result's JSON object as a table."""
     header = ("task", "A/A duels", "won by one side", "lowest ratio", "runs each", "device s each")
     rows = [
         (

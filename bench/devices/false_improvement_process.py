@@ -1,4 +1,4 @@
-"""The duels of :mod:`bench.devices.false_improvement` of one task, as a process of its own, which loads TVM."""
+"""The duels of one task for :mod:`bench.devices.false_improvement`, in a process of its own, which loads TVM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONNECT_SECS = 60.0
 
 
 def on_this_machine(data: TaskData) -> TaskData:
-    """The same candidates, to be built for the CPU at hand."""
+    """Return the same candidates with the CPU of this machine as the target."""
     device_class = replace(data.task.device_class, target=resolve_target("native", cores()))
     return replace(data, task=replace(data.task, device_class=device_class))
 

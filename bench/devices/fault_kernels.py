@@ -1,6 +1,7 @@
-"""Kernels that do to a device what candidates should not: crash, hang, allocate without end, write out of bounds.
+"""Kernels with the faults that a candidate may have: they crash, hang, allocate without end, or write out of bounds.
 
-All compute, or claim to compute, ``B = 2 A + 1`` over ``SIZE`` floats. The slow one takes two seconds, once a session.
+All claim to compute ``B = 2 A + 1`` over ``SIZE`` floats. The kernel "slow" sleeps for two seconds the first time that
+it runs in a working directory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ _BLOCK = 1 << 26
 
 
 def artifact(what: str, target: str | None = None, oracle: bool = False) -> Artifact:
-    """The kernel ``what``, built for this machine: "ok", "nan", "crash", "hang", "slow", "allocate" or "outside"."""
+    """Return the kernel ``what``: "ok", "nan", "crash", "hang", "slow", "allocate" or "outside".
+
+    ``target``: the target that it is built for; this machine if None. ``oracle``: as the oracle of the task, without a
+    candidate.
+    """
     target = target or resolve_target("native")
     function = _function(what).with_attr("global_symbol", "main")
     library = link(tvm.tirx.build(tvm.IRModule({"main": function}), target=parse_target(target)), target)
@@ -57,7 +62,7 @@ def _function(what: str) -> Any:
 
 
 def _outside() -> Any:
-    """Writes 4 GiB behind its output."""
+    """Return a kernel that writes 4 GiB behind its output."""
 
     @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def main(A: T.Buffer((1024,), "float32"), B: T.Buffer((1024,), "float32")) -> None:  # type: ignore[valid-type]

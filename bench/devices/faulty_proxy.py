@@ -1,11 +1,11 @@
-"""A TCP forwarder whose network can be cut, as a process: ``python -m bench.devices.faulty_proxy PORT``.
+"""A TCP proxy whose network can be cut, as a process: ``python -m bench.devices.faulty_proxy PORT``.
 
-It listens on a free port of loopback, prints it, and forwards every connection to ``PORT``. Each line on its standard
-input is an order, answered by ``ok``:
+It listens on a free loopback port, prints this port, and forwards every connection to ``PORT``. Each line on its
+standard input is an order, which it answers with ``ok``:
 
-- ``hole``: what is sent on the connections of now vanishes, and nobody is told; new connections are forwarded.
-- ``down``: as ``hole``, and new connections vanish too, until ``up``.
-- ``reset``: the connections of now are reset.
+- ``hole``: data on the present connections is dropped silently; new connections are forwarded.
+- ``down``: like ``hole``, and data on new connections is dropped too, until ``up``.
+- ``reset``: the present connections are reset.
 - ``up``: new connections are forwarded again.
 """
 
@@ -89,7 +89,7 @@ async def _run(target_port: int) -> None:
 
 
 class FaultyProxy:
-    """The process, seen from the one that uses it: a context manager."""
+    """Context manager that starts the proxy as a child process and gives it orders. ``port``: where it listens."""
 
     def __init__(self, target_port: int) -> None:
         self._process = subprocess.Popen(
@@ -112,7 +112,7 @@ class FaultyProxy:
         self._process.communicate()
 
     def order(self, word: str) -> None:
-        """Give an order and wait until it holds. Raises ValueError for one that there is not."""
+        """Give an order and wait until it is carried out. Raises ValueError for an unknown order."""
         if word not in _ORDERS:
             raise ValueError(f"no order {word!r}: {', '.join(_ORDERS)}")
         assert self._process.stdin is not None

@@ -1,9 +1,10 @@
 """Cost of measuring, and loss by measuring less: device seconds for each candidate, and the regret.
 
-Three ways to measure the same candidates, one after the other on each candidate: ours (adaptive, racing, new incumbents
-measured again, a shoot-out at the end), MetaSchedule's settings (the defaults of its EvaluatorConfig), and a fixed 500
-runs. Each way then chooses the candidate that it takes for the fastest. What the chosen ones really take is measured
-separately afterwards, with care; the regret is how much longer that is than the fastest of all that were judged.
+Each candidate is measured in three ways, one after the other: ours (adaptive, racing, new incumbents measured again, a
+shoot-out at the end), MetaSchedule's settings (the defaults of its EvaluatorConfig), and a fixed 500 runs. Each way
+then chooses the candidate that looks fastest. Afterwards a judge measures the chosen candidates, and those close to
+them, separately and with care. The regret of a way is the share by which the judged latency of its choice exceeds the
+lowest judged latency.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def run(
     *,
     build: bool,
 ) -> BenchResult | None:
-    """:func:`run_in` the folder ``out``, or in one that is thrown away."""
+    """Call :func:`run_in` with the folder ``out``, or with a temporary folder if it is None."""
     with ExitStack() as stack:
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-bench-")))
@@ -54,10 +55,11 @@ def run(
 def run_in(
     folder: Path, dataset: Path, tasks: Sequence[str], candidates: int, rounds: int, limit_secs: float, *, build: bool
 ) -> BenchResult | None:
-    """Build and measure ``candidates`` of each task, judge the chosen ones in ``rounds``, and compare.
+    """Build and measure ``candidates`` candidates of each task, judge the chosen ones in ``rounds`` rounds, compare.
 
-    ``folder`` keeps the libraries and each measured task: what is there is not done again. No further task is begun
-    after ``limit_secs``; BenchError then says to run it again. ``build``: only build, and return None.
+    ``folder`` keeps the libraries and the figures of each measured task; these are not made again. No further task is
+    begun after ``limit_secs`` seconds: :class:`BenchError` then says to run the benchmark again. ``build``: only build,
+    and return None.
     """
     data = read(dataset)
     names = labels(data)
@@ -83,7 +85,7 @@ def run_in(
 
 
 def compare(figures: Mapping[str, Mapping[str, Any]]) -> BenchResult:
-    """The result from what :mod:`bench.devices.measure_cost_process` measured of each task."""
+    """Return the result. ``figures``: by task, the output of :mod:`bench.devices.measure_cost_process`."""
     tasks = {name: task_figures(measured) for name, measured in figures.items()}
     count = sum(task["candidates"] for task in tasks.values())
     secs = {side: sum(task["device_secs"][side] for task in tasks.values()) / count for side in SIDES}
@@ -106,7 +108,7 @@ def compare(figures: Mapping[str, Mapping[str, Any]]) -> BenchResult:
 
 
 def task_figures(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Device seconds and regret of each side on one task."""
+    """Return the device seconds and the regret of each side on one task."""
     rows, judged = measured["rows"], measured["judged"]
     true_secs = {int(row): statistics.median(samples) for row, samples in judged.items()}
     best = min(true_secs.values())
@@ -129,8 +131,8 @@ def task_figures(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _standard_error(samples: Sequence[float]) -> float:
-    """Standard error of the median of the rounds, as a share of it (1.2533 times the mean's, for a normal
-    distribution)."""
+    """Standard error of the median of the rounds, as a share of the median. For a normal distribution it is 1.2533
+    times the standard error of the mean."""
     return 1.2533 * statistics.stdev(samples) / math.sqrt(len(samples)) / statistics.median(samples)
 
 

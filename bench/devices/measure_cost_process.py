@@ -1,8 +1,8 @@
-"""Measures the candidates of one task in three ways, in turn on each candidate: see :mod:`bench.devices.measure_cost`.
+"""Measures each candidate of one task in three ways, one after the other: see :mod:`bench.devices.measure_cost`.
 
-``python -m bench.devices.measure_cost_process DATASET FOLDER TASK --candidates N --build`` compiles them into the
-folder; without ``--build`` it measures them behind a device server of its own, as a tuning does, and prints one JSON
-object.
+``python -m bench.devices.measure_cost_process DATASET FOLDER TASK --candidates N --build`` compiles the candidates into
+the folder. Without ``--build`` it measures them through a device server of its own, as a tuning run does, and prints
+one JSON object.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ from policies.measuring.duel import run_rule
 from policies.measuring.shootout import CostEstimate, finalists
 
 FIXED_RUNS = 500
-# A candidate whose 500 runs take longer gets as many as fit; what all would have taken is then the mean times 500.
+# If 500 runs of a candidate take longer, only as many runs are made as fit. Its device seconds are then computed from
+# the mean of these runs, for 501 runs: TVM's evaluator begins with one run that it does not count.
 FIXED_SECS = 1.0
-# The defaults of MetaSchedule's EvaluatorConfig, read from the installed version below.
+# Share of the candidates that are chosen among the fastest, and the share of all that counts as the fastest.
 _GOOD_SHARE, _FASTEST = 0.25, 0.05
 _CONNECT_SECS = 30.0
 
 
 def choose_rows(cost_secs: Sequence[float], count: int, seed: int = 0) -> list[int]:
-    """``count`` candidates in the order in which they are measured: a quarter of the fastest 5 %, the others random.
+    """Return the rows of ``count`` candidates in the order in which they are measured: a quarter of them drawn from the
+    fastest 5 %, the others drawn from the rest.
 
-    Raises BenchError where there are not so many that run.
+    Raises :class:`BenchError` if too few candidates run.
     """
     rng = np.random.default_rng(seed)
     order = [int(row) for row in np.argsort(cost_secs, kind="stable") if math.isfinite(cost_secs[int(row)])]
@@ -62,7 +64,10 @@ def choose_rows(cost_secs: Sequence[float], count: int, seed: int = 0) -> list[i
 
 
 def build(data: TaskData, rows: Sequence[int], folder: Path) -> None:
-    """Compile the candidates at ``rows`` that ``folder`` lacks; a file ``built`` in it tells that all are there."""
+    """Compile those candidates at ``rows`` that ``folder`` lacks. The file ``built`` marks a complete folder.
+
+    Raises :class:`BenchError` if a candidate cannot be built.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with BuildWorker() as worker:
         for row in rows:
@@ -79,7 +84,7 @@ def build(data: TaskData, rows: Sequence[int], folder: Path) -> None:
 
 
 def load(data: TaskData, row: int, folder: Path) -> Artifact:
-    """Kernels that :func:`build` compiled."""
+    """Return the artifact of the candidate at ``row``, which :func:`build` compiled."""
     about = json.loads((folder / f"{row}.json").read_text())
     return Artifact(
         task_id=data.task.id,
@@ -97,7 +102,7 @@ def load(data: TaskData, row: int, folder: Path) -> Artifact:
 
 
 class Loaded:
-    """A candidate on the device, and the ways to measure it. Each returns with its device seconds."""
+    """A candidate on the device, and the ways to measure it. The figures of each way have its ``device_secs``."""
 
     def __init__(self, bench: Workbench, artifact: Artifact) -> None:
         self._bench = bench
@@ -106,11 +111,11 @@ class Loaded:
         self.place()
 
     def place(self) -> None:
-        """Lay the tensors into other memory, as the device does for every second measurement and every round."""
+        """Place the tensors at other addresses, as the device does for a confirmation and for each run of a duel."""
         self._arguments = self._bench.place_anew(self._artifact, self._module, False)
 
     def evaluation(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
-        """Measure by the adaptive evaluator, beside the kernel."""
+        """Measure with the adaptive evaluator, which runs on the device server beside the kernel."""
         evaluate = self._bench.session.function("fleet_tune.evaluate")
         text = EvaluationRequest(rule, incumbent_secs, self._bench.kind).to_json()
         return decode_evaluation(evaluate(self._module, "main", text, *self._arguments))
@@ -147,7 +152,7 @@ class Loaded:
         return {**timed, "config": config._asdict()}
 
     def fixed(self, about_secs: float) -> dict[str, Any]:
-        """500 runs, fewer of a candidate that takes ``about_secs`` where those would take too long."""
+        """Measure 500 runs, or as many as fit into ``FIXED_SECS`` if a run takes ``about_secs`` seconds."""
         runs = max(1, min(FIXED_RUNS, math.floor(FIXED_SECS / about_secs)))
         timed = self._timed(runs)
         if runs < FIXED_RUNS:
@@ -164,12 +169,13 @@ class Loaded:
 def measure(
     bench: Workbench, artifact_of: Callable[[int], Artifact], rows: Sequence[int], rounds: int
 ) -> dict[str, Any]:
-    """All rows in all ways, who chooses what, and what the chosen ones really take."""
+    """Measure all rows in all ways. Return the measurements, the row that each way chooses, and the judged times."""
     rule, best_secs = StopRule(), math.inf
     measured: list[dict[str, Any]] = []
     for at, row in enumerate(rows):
         loaded = Loaded(bench, artifact_of(row))
-        about = loaded.evaluation(StopRule(max_batches=1, min_batches=1), math.inf).run_secs[-1]  # nobody is first
+        # This evaluation also warms the kernel up, so that no way has the disadvantage of being the first.
+        about = loaded.evaluation(StopRule(max_batches=1, min_batches=1), math.inf).run_secs[-1]
         sides: dict[str, Callable[[], dict[str, Any]]] = {
             "ours": partial(loaded.ours, rule, best_secs),
             "metaschedule": loaded.metaschedule,
@@ -190,7 +196,7 @@ def measure(
 def shoot_out(
     bench: Workbench, artifact_of: Callable[[int], Artifact], measured: Sequence[dict[str, Any]], rule: StopRule
 ) -> tuple[int, float]:
-    """The row that our measurements end with, and the device seconds of the shoot-out."""
+    """Return the row that our measurements choose in the end, and the device seconds of the shoot-out."""
     standings = [CostEstimate(str(each["row"]), each["ours"]["cost_secs"], each["ours"]["error"]) for each in measured]
     rows = [int(row) for row in finalists(standings)]
     if not rows:
@@ -204,7 +210,7 @@ def shoot_out(
 
 
 class Track:
-    """Measures candidates as a device does, without checks. ``device_secs``: of all of them."""
+    """Measures candidates as a device does, but without checks. ``device_secs``: the sum over all measurements."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -217,12 +223,12 @@ class Track:
 
 
 def _cost_by(side: str) -> Callable[[dict[str, Any]], float]:
-    """Cost of a measured candidate according to a side."""
+    """Return the function that gives the cost of a measured candidate according to ``side``."""
     return lambda each: float(each[side]["cost_secs"])
 
 
 def to_judge(measured: Sequence[dict[str, Any]], chosen: dict[str, int]) -> list[int]:
-    """The chosen rows, and all that some way measured within 5 % of its best."""
+    """Return the chosen rows, and all rows that any of the three ways measured within 5 % of its best."""
     rows = set(chosen.values())
     for side in ("ours", "metaschedule", "fixed"):
         best = min(each[side]["cost_secs"] for each in measured)
@@ -233,7 +239,8 @@ def to_judge(measured: Sequence[dict[str, Any]], chosen: dict[str, int]) -> list
 def judge(
     bench: Workbench, artifact_of: Callable[[int], Artifact], rows: Sequence[int], rounds: int
 ) -> dict[int, list[float]]:
-    """Seconds of each of ``rows``: two micro-batches in each of ``rounds``, in turn, each time in other memory."""
+    """Return the seconds of each of ``rows``, one value per round: the median of two micro-batches. The rows are
+    measured in turn, each time with the tensors at other addresses."""
     loaded = {row: Loaded(bench, artifact_of(row)) for row in rows}
     rule = run_rule(StopRule())
     samples: dict[int, list[float]] = {row: [] for row in rows}

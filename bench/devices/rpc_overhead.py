@@ -1,8 +1,8 @@
 """Time per measurement beyond the kernel's own run time: ours against MetaSchedule's RPCRunner.
 
-One tracker, with our server and TVM's own registered; a client process for each side, asked in turn. What the evaluator
-takes is no overhead: on our side the time that it took on the device, on RPCRunner's side that of its call, the round
-trip included, which is to the peer's advantage.
+Our server and TVM's own server are registered at one tracker. Each side has a client process, and both are asked in
+turn. The time of the evaluator does not count as overhead. On our side this is its time on the device; on RPCRunner's
+side it is the time of the call, including the round trip, which favours the peer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _wait_for_servers(port: int) -> None:
 
 
 def run(rounds: int) -> BenchResult:
-    """``ours``, ``peer``: median seconds of overhead of one measurement, in turn, after one that is not counted."""
+    """Return the median seconds of overhead of one measurement of each side, over ``rounds`` rounds in turn. The first
+    measurement of each side is not counted."""
     port = free_port()
     address = f"127.0.0.1:{port}"
     ours_port, peer_port = free_port(), free_port()
@@ -106,7 +107,7 @@ def run(rounds: int) -> BenchResult:
             walls[name].append(answer["wall_secs"])
             return [answer["wall_secs"] - answer["kernel_secs"]]
 
-        for name in sides:  # connections, worker processes, caches
+        for name in sides:  # warms up connections, worker processes and caches
             take(name)
         for taken in walls.values():
             taken.clear()

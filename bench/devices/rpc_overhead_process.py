@@ -1,7 +1,7 @@
 """Our device, reached through a tracker: one measurement for each line on the standard input.
 
-Run in a process of its own: ``python -m bench.devices.rpc_overhead_process TRACKER_PORT KEY``. A line ``check``
-has the output compared with the oracle's too, as that of a new incumbent is.
+Run in a process of its own: ``python -m bench.devices.rpc_overhead_process TRACKER_PORT KEY``. For a line ``check``
+the measurement also compares the output with the oracle's, as for a new incumbent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TASK = "matmul"
 
 
 class _Timed(LoadedCandidate):
-    """Notes what the evaluator took on the device."""
+    """Keeps the seconds that the last evaluation took on the device, in ``kernel_secs``."""
 
     kernel_secs = math.nan
 
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str]) -> None:
     device.add_oracle(artifact(None))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        # Nothing to compare with: every candidate is measured to its end, and checked only where it is asked for.
+        # Neither value is an incumbent to race against, so every measurement runs to its end. A candidate that costs
+        # less than infinity would be the new incumbent, so it is checked; with 0 it is not.
         incumbent_secs = math.inf if line.strip() == "check" else 0.0
         started = time.perf_counter()
         measured = device.measure(MeasureRequest(artifact(Candidate(_TASK, 0, "plain", (SIZE,))), incumbent_secs))

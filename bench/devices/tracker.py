@@ -20,10 +20,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def tracker(port: int) -> Iterator[Callable[[], None]]:
-    """TVM's tracker on ``port``; the function that is given kills it and starts it again."""
+    """Run TVM's tracker on ``port`` and yield a function that kills it and starts it again.
+
+    Raises :class:`BenchError` if the tracker does not start.
+    """
 
     def start() -> subprocess.Popen[str]:
-        # Ends with the end of its standard input: it is started by threads too, which end before this process does.
+        # The tracker ends when its standard input does. It cannot be tied to the thread that starts it, because that
+        # thread may end before this process does.
         code = (
             "import os, sys\n"
             "from tvm.rpc.tracker import PopenTrackerServerState\n"

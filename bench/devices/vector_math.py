@@ -1,7 +1,7 @@
-"""exp, erf and what is made of them, on one core: TVM's lowering against ours.
+"""exp, erf, sigmoid and tanh on one core: TVM's lowering against ours.
 
-The same kernel, 16 values at a time, is built twice and timed in turn, each in a process of its own. ``ratio`` is the
-geometric mean over the functions.
+The same kernel, with vectors of 16 values, is built once by each side, in a process of its own. Both are timed in turn.
+``ratio`` is the geometric mean over the functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIDES = ("ours", "tvm")
 
 
 def run(rounds: int) -> BenchResult:
-    """``rounds`` times each function in turn by both; nanoseconds for one value."""
+    """Return the nanoseconds per value of each function and side. Both sides run in turn, ``rounds`` times."""
     figures: dict[str, Any] = {}
     for function in FUNCTIONS:
         with ExitStack() as stack:

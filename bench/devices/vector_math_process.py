@@ -1,6 +1,6 @@
 """One side of the vector-math benchmark: ``python -m bench.devices.vector_math_process exp --side ours``.
 
-Prints its largest error, then answers each line of standard input with the nanoseconds that one value took.
+Prints its largest error, then answers each line of standard input with the nanoseconds per value of each run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.processes import die_with_parent
 from devices.builds.passes.vector_math import use_vector_math
 from devices.targets import parse_target, resolve_target
 
-_VALUES, _LANES, _RUNS = 1 << 16, 16, 40  # in the second-level cache
+_VALUES, _LANES, _RUNS = 1 << 16, 16, 40  # so few values stay in the second-level cache
 _EXACT = {"exp": np.exp, "erf": special.erf, "sigmoid": special.expit, "tanh": np.tanh}
 
 
@@ -27,7 +27,7 @@ _EXACT = {"exp": np.exp, "erf": special.erf, "sigmoid": special.expit, "tanh": n
 @click.argument("function", type=click.Choice(list(_EXACT)))
 @click.option("--side", type=click.Choice(["ours", "tvm"]), required=True)
 def main(function: str, side: str) -> None:
-    """The error is absolute, of exp relative."""
+    """Print the largest error, then the times. The error is absolute, but that of exp is relative."""
     die_with_parent()
     if side == "ours":
         use_vector_math()

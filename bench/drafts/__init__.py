@@ -1,1 +1,1 @@
-"""Benchmarks of drafts: how good the kept candidates are; and counts of sketches."""
+"""Benchmarks of drafts, by the quality of the candidates that they keep, and counts of sketches."""

@@ -1,13 +1,16 @@
-"""The draft: candidates scored a second on one core, and the quality of the share that it keeps.
+"""The draft: candidates scored per second on one core, and the quality of the share that it keeps.
 
-Quality is Best-1 (Pruner equation 3 with k = 1): with ``w_i`` the weight of task ``i``, ``L_i*`` the best run time of
-its explored set and ``L_i`` the best in the kept share of it,
+Quality is Best-1 (Pruner equation 3 with k = 1), averaged over seeds: with ``w_i`` the weight of task ``i``, ``L_i*``
+the lowest latency in its explored set and ``L_i`` the lowest in the kept share of this set,
 
     Best-1 = sum_i(L_i* w_i) / sum_i(L_i w_i)
 
-averaged over seeds. A seed draws the records to learn from (64 of each task); the explored set is all others. One
-eighth is kept: by our draft (the analyzer as it is, corrected by the records, and by the model of ``fleet`` trained
-on them), by MetaSchedule's cost model trained on the same records (:mod:`bench.peers.per_store`), and at random.
+Each seed draws the records to learn from (64 of each task); all other candidates are the explored set. One eighth of it
+is kept, as ranked by one of these:
+
+- our draft: the analyzer as it is; the analyzer calibrated by the records; the model of ``fleet`` trained on them
+- MetaSchedule's cost model trained on the same records (:mod:`bench.peers.per_store`)
+- chance
 """
 
 from __future__ import annotations
@@ -33,12 +36,15 @@ from fleet_tune.base.task_data import TaskData
 OURS = "calibrated"
 _TIMEOUT_SECS = 7200.0
 _RANDOM_DRAWS = 50
-"""Random choices for each seed."""
+"""Random choices per seed."""
 
 
 def run(dataset: Path, seeds: int, calibration: int, share: int, limit: int | None, jobs: int) -> BenchResult:
-    """Both figures over the dataset's tasks that have enough candidates; ``jobs``: processes of the peer's feature
-    extraction and training."""
+    """Return speed and quality over those tasks of the dataset that have enough candidates.
+
+    ``calibration``: records to learn from, of each task; ``share``: one candidate in so many is kept; ``limit``: only
+    the first candidates of each task; ``jobs``: processes of the peer's feature extraction and training.
+    """
     everything = read(dataset)
     chosen = with_enough(everything, calibration, limit)
     measured = [everything[at] for at in chosen]
@@ -94,9 +100,10 @@ def run(dataset: Path, seeds: int, calibration: int, share: int, limit: int | No
 def best_1(
     ideal: Sequence[Sequence[float]], chosen: Sequence[Sequence[float]], weights: Sequence[float]
 ) -> list[float]:
-    """Equation 3 for every seed: ``ideal[i][s]`` and ``kept[i][s]`` are seconds of task ``i`` and seed ``s``.
+    """Return equation 3 for every seed. ``ideal[i][s]`` and ``chosen[i][s]`` are the lowest latencies (seconds) of task
+    ``i`` and seed ``s`` in the explored set and in the kept share.
 
-    A share without any success (infinite) makes it 0.
+    The value is 0 if the kept share of a task has no success (an infinite latency).
     """
     totals = []
     for best, reached in zip(zip(*ideal, strict=True), zip(*chosen, strict=True), strict=True):
@@ -109,8 +116,8 @@ def best_1(
 def random_best_1(
     measured: Sequence[TaskData], seeds: int, calibration: int, share: int, limit: int
 ) -> dict[int | Literal["all"], list[float]]:
-    """Best-1 of a random share of the same explored sets for every seed, each the mean of several draws: of all tasks
-    together, and by the task's position."""
+    """Return Best-1 of a random share of the same explored sets: for all tasks together (``"all"``) and by the task's
+    position, one value per seed, which is the mean of several draws."""
     scores: dict[int | Literal["all"], list[float]] = {"all": [], **{at: [] for at in range(len(measured))}}
     for seed in range(seeds):
         rng = np.random.default_rng([seed, share])
@@ -128,7 +135,8 @@ def random_best_1(
 
 
 def speed_figures(by_task: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Candidates a second over all described tasks: as many of each, so the harmonic mean."""
+    """Return the candidates per second over all described tasks, for equally many candidates of each task: this is the
+    harmonic mean. Raises :class:`BenchError` if no task is described."""
     described = [task for task in by_task if task]
     if not described:
         raise BenchError("no task of the dataset is described")

@@ -1,13 +1,13 @@
-"""Best-k of a draft, and of chance (Pruner's figure 14): the k-th best run time among what is kept of a dataset.
+"""Best-k of a draft, and of chance (Pruner's figure 14): the k-th lowest latency among the kept candidates.
 
-With ``w_i`` the weight of task ``i``, ``L_i*`` its best run time and ``L_i,k`` the k-th best of those kept,
+With ``w_i`` the weight of task ``i``, ``L_i*`` its lowest latency and ``L_i,k`` the k-th lowest of the kept candidates,
 
     Best-k = sum_i L_i* w_i / sum_i L_i,k w_i                                                        (equation 3)
 
-As in :mod:`bench.drafts.draft_penalties` each scorer ranks all candidates of a task that ran, and the shares that 256
-and 512 are of the paper's 4,000 are kept. A network of the paper is a dataset here. Chance is what a random choice of
-as many is expected to have, worked out and not drawn, so that there are no seeds; a task that keeps fewer than k
-counts with its last.
+As in :mod:`bench.drafts.draft_penalties`, each scorer ranks all candidates of a task that ran. The paper keeps 256 and
+512 of 4,000; the same shares are kept here. A dataset takes the place of a network of the paper. Chance is the exact
+expectation for a random choice of the same size, so there are no seeds. If fewer than k candidates of a task are kept,
+the slowest of them counts.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from bench.tables import markdown
 
 KEPT = (256, 512)
 PLACES = (1, 5, 20)
-"""The values of k; the paper does not say in its text which it shows beside 1."""
+"""The values of k. The text of the paper does not say which values it shows besides 1."""
 OURS, PAPER = "our analyzer", "equation 1"
 
 
 def best_k(best_secs: Sequence[float], kth_secs: Sequence[float], weights: Sequence[float]) -> float:
-    """Equation 3: the best run time of each task, the k-th best of those kept, and the tasks' weights."""
+    """Return equation 3 from the lowest latency of each task, the k-th lowest of its kept candidates (seconds), and the
+    weights of the tasks."""
     above = sum(secs * weight for secs, weight in zip(best_secs, weights, strict=True))
     return above / sum(secs * weight for secs, weight in zip(kth_secs, weights, strict=True))
 
 
 def run(datasets: Sequence[Path]) -> BenchResult:
-    """Best-k of each dataset, scorer, size and k, over its described tasks. ``ours``: of our analyzer with 512 kept and
-    k = 1, the mean over the datasets; ``peer``: of equation 1.
+    """Return Best-k for each dataset, scorer, size and k, over the described tasks. ``ours``: our analyzer with 512
+    kept and k = 1, the mean over the datasets; ``peer``: the same with equation 1.
 
     Raises :class:`BenchError` for a dataset without a described task.
     """

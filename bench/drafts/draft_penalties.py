@@ -1,10 +1,10 @@
-"""Effect of Pruner's penalties on a draft (its table 10): Best-1 of what is kept of a dataset's candidates.
+"""Effect of Pruner's penalties on a draft (its table 10): Best-1 of the kept candidates of a dataset.
 
-Each scorer ranks all candidates of a task that ran, the share of them that it ranks first is kept, and Best-1 is
-equation 3 with k = 1. The paper keeps 50, 128, 256 and 512 of 4,000; the same shares are kept here, at least one. The
-scorers are equation 1 with both readings of its l0_c, without its compute and without its memory penalties, and our
-analyzer of CPUs; chance is what a random choice of as many is expected to keep. Nothing is drawn, so that there are no
-seeds.
+Each scorer ranks all candidates of a task that ran, and the share that it ranks first is kept. Best-1 is equation 3
+with k = 1. The paper keeps 50, 128, 256 and 512 of 4,000; the same shares are kept here, but at least one candidate.
+The scorers are equation 1 with either reading of its l0_c, equation 1 without its compute penalties and without its
+memory penalties, and our analyzer of CPUs. Chance is the exact expectation for a random choice of the same size, so
+there are no seeds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCORERS: dict[str, Callable[[Sketch, Matrix, DeviceAbstraction], Floats]] = {
 
 
 def run(dataset: Path) -> BenchResult:
-    """Best-1 of every scorer and share, all described tasks of the dataset together."""
+    """Return Best-1 of every scorer and share, over all described tasks of the dataset together."""
     measured = read(dataset)
     chosen = [
         (name, data)
@@ -64,8 +64,8 @@ def run(dataset: Path) -> BenchResult:
 
 
 def found_secs(data: TaskData, scorer: str, share: float, k: int) -> float:
-    """Run time of the ``k``-th best candidate that the scorer keeps of those that ran; expected, where it is chance. Of
-    fewer than ``k`` it is the last."""
+    """Return the latency in seconds of the ``k``-th best candidate that the scorer keeps of those that ran; for chance,
+    the expected latency. If fewer than ``k`` are kept, it is that of the slowest."""
     cost_secs = data.cost_secs
     count = max(round(share * int(data.ok.sum())), 1)
     if scorer == CHANCE:
@@ -80,8 +80,9 @@ def found_secs(data: TaskData, scorer: str, share: float, k: int) -> float:
 
 
 def expected_kth(cost_secs: Floats, count: int, k: int) -> float:
-    """The expected ``k``-th least of ``count`` costs drawn at random of ``n``. The ``i``-th least of all is it where
-    ``k - 1`` of the ``i - 1`` before it are drawn, and ``count - k`` of the ``n - i`` after it:
+    """Return the expected ``k``-th lowest of ``count`` costs that are drawn at random from ``n``. The ``i``-th lowest
+    of all, ``c_(i)``, is the ``k``-th lowest of the draw if it is drawn with ``k - 1`` of the ``i - 1`` costs before it
+    and ``count - k`` of the ``n - i`` after it:
 
         sum_i c_(i) C(i - 1, k - 1) C(n - i, count - k) / C(n, count)
     """

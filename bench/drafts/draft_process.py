@@ -1,8 +1,9 @@
 """Our draft on the candidates of a dataset, in a process of its own on one core.
 
-``python -m bench.drafts.draft_process --dataset FILE --seeds 20 --cpu 0`` prints one JSON line: candidates that
-the draft scores a second, with the analyzer alone and with its calibration, and for every seed and task the run time of
-the best candidate in the eighth that each scorer ranks first.
+``python -m bench.drafts.draft_process --dataset FILE --seeds 20 --cpu 0`` prints one JSON line. It has the candidates
+that the draft scores per second, with the analyzer alone and calibrated; for every task, scorer and seed the latency of
+the best candidate in the share that the scorer ranks first (by default an eighth); and points for a plot of predicted
+and measured times.
 """
 
 from __future__ import annotations
@@ -35,23 +36,24 @@ from policies.space.sampling import sample
 Floats = NDArray[np.float64]
 
 SCORERS = ("analyzer", "calibrated", "with-model")
-"""The analyzer as it is; corrected by the records; and what starts from it and was trained on them, as in ``fleet``."""
+"""The analyzer as it is; calibrated by the records; and the model of ``fleet``, which starts from the analyzer and is
+trained on the records."""
 SCORED = 16384
-"""Candidates in one call of the speed's measurement."""
+"""Candidates per call when the speed is measured."""
 POINTS = 60
-"""Candidates of each task whose prediction is kept for a plot."""
+"""Candidates of each task whose predictions are kept for a plot."""
 _REPEATS = 7
 assert FLEET.training is not None
 _TRAINING = FLEET.training
 
 
 def calibrated_predictor(data: TaskData, records: Rows) -> Predictor:
-    """The draft's predictor after the ``records``."""
+    """Return the draft's predictor, calibrated by the ``records``."""
     return Predictor(_table(data, records), data.task.workload.flop, analyzer=True, alone=_TRAINING.alone)
 
 
 def train(data: TaskData, records: Rows, predictor: Predictor, seed: int) -> None:
-    """Let the predictor use the model of ``fleet``, trained on the same records."""
+    """Train the model of ``fleet`` on the ``records`` and let the predictor use it."""
     predictor.use_model(Trainer(_TRAINING).train({"": _table(data, records).training_set()}, seed))
 
 
@@ -62,7 +64,7 @@ def _table(data: TaskData, records: Rows) -> TrainingTable:
 
 
 class Scorer:
-    """Predicts the candidates of one task; what the analyzer says of them is worked out once."""
+    """Scores the candidates of one task. The analyzer evaluates all of them only once."""
 
     def __init__(self, data: TaskData) -> None:
         self._data = data
@@ -72,9 +74,10 @@ class Scorer:
         ]
 
     def scores(self, rows: Rows, predictor: Predictor | None) -> Floats:
-        """Predicted log seconds of candidates, infinite where the analyzer rules them out, ``(len(rows),)``.
+        """Return the predicted log seconds of candidates, shape ``(len(rows),)``; infinite if the analyzer rules the
+        candidate out.
 
-        Without a predictor they are the analyzer's own; a sketch that is not described counts as slowest then.
+        Without a predictor they are the analyzer's own, and infinite for a sketch that is not described.
         """
         log_secs = np.full(len(rows), np.inf)
         for at, drafted in enumerate(self.drafts):
@@ -86,7 +89,8 @@ class Scorer:
 
 
 def quality(data: TaskData, seeds: int, calibration: int, share: int, limit: int | None) -> dict[str, list[float]]:
-    """Best run time of every scorer in its share of the explored set, and that set's own best, by seed."""
+    """Return by scorer, for every seed, the lowest latency (seconds) in the share of the explored set that the scorer
+    keeps; ``ideal``: the lowest in the whole explored set."""
     best: dict[str, list[float]] = {name: [] for name in (*SCORERS, "ideal")}
     scorer = Scorer(data)
     for seed in range(seeds):
@@ -102,7 +106,7 @@ def quality(data: TaskData, seeds: int, calibration: int, share: int, limit: int
 
 
 def points(data: TaskData, calibration: int, limit: int | None) -> list[list[float]]:
-    """``[predicted, measured]`` log seconds of some candidates after the first seed's calibration."""
+    """Return ``[predicted, measured]`` log seconds of some candidates, predicted after the first seed's calibration."""
     records, explored = split(data, 0, calibration, limit)
     explored = explored[data.ok[explored]]
     explored = np.random.default_rng(0).permutation(explored)[:POINTS]
@@ -112,11 +116,11 @@ def points(data: TaskData, calibration: int, limit: int | None) -> list[list[flo
 
 
 def speed(data: TaskData, calibration: int) -> dict[str, float]:
-    """Candidates a second: what the draft calls for a generation, with the analyzer and with the calibrated fitness.
+    """Return the candidates per second that the draft scores with the analyzer and with the calibrated fitness.
 
-    The median of several calls on as many random candidates of every described sketch of the task, in seconds of the
-    CPU, which other processes do not lengthen; ``population``: with as many in a call as the draft evaluates in a
-    generation, and of as few variants. Empty where no sketch is described.
+    Each is the median of several calls on random candidates of every described sketch of the task, ``SCORED`` in a
+    call. The times are CPU seconds, which other processes do not lengthen. The figures ``..._population`` are for
+    calls as in a generation of the draft: as many candidates, and of as few variants. Empty if no sketch is described.
     """
     predictor = calibrated_predictor(data, split(data, 0, calibration)[0])
     rng = np.random.default_rng(0)
@@ -154,7 +158,7 @@ def _median_cpu_secs(call: Callable[[], Any]) -> float:
 @click.option("--limit", type=click.IntRange(min=1), help="Candidates of each task.")
 @click.option("--cpu", type=int, required=True, help="The only CPU that this process may use.")
 def main(dataset: Path, seeds: int, calibration: int, share: int, limit: int | None, cpu: int) -> None:
-    """Prints the figures as one line of JSON, the last line of output."""
+    """Print the figures as one line of JSON, the last line of output."""
     die_with_parent()
     os.sched_setaffinity(0, {cpu})
     everything = read(dataset)

@@ -1,8 +1,9 @@
 """Bansor's tables I and II: the number of sketches of each operator, and the tasks and sketches of each network.
 
-The sketches are those of a tuning run here: MetaSchedule's by its default rules, and ours, counted apart. The paper's
-are Ansor's. Nothing is measured and no device is needed, so that GPUs are counted too. An operator that becomes several
-tasks (a transposed convolution; product and softmax of TBS) has a figure for each that computes something.
+The sketches counted here are those of a fleet-tune run: MetaSchedule's by its default rules, and ours, separately. The
+paper's sketches are Ansor's. Nothing is measured and no device is needed, so the table has GPUs too. An operator may
+become several tasks (a transposed convolution; product and softmax of TBS). It then has a figure for each task that
+computes something.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ OPERATORS: dict[str, tuple[str, dict[str, int]]] = {
     "ConvLayer": (f"{_OWN}:conv_layer", {"GPU": 1}),
     "TBS": (f"{_OWN}:tbs", {"CPU": 27, "GPU": 4}),
 }
-"""Table I: each operator, and the paper's number of sketches by device. The text has none for ConvLayer on a CPU."""
+"""Table I: each operator, with the paper's number of sketches by device. The paper has no number for ConvLayer on a
+CPU."""
 NETWORKS: dict[str, str] = {
     "3D-ResNet-18": f"{_OWN}:resnet3d_18",
     "BERT": "bench/networks/public_networks.py:bert_base",
@@ -53,17 +55,18 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 }
 """The paper's tasks, trials, and most and fewest sketches of a task on (CPU, GPU)."""
 TRIALS = 1000
-"""Of each task, as Ansor recommends and Bansor does."""
+"""Trials of each task, as Ansor recommends and Bansor uses."""
 _TIMEOUT_SECS = 3600.0
 
 Counts = Mapping[str, Mapping[str, Any]]
-"""By the name of an operator or network: its ``tasks``, or its ``error``."""
+"""By the name of an operator or network: its ``tasks``, or the ``error`` that kept it from being read."""
 
 
 def run(operators: Sequence[str], networks: Sequence[str]) -> BenchResult:
-    """The counts of these operators and networks on each target. ``ours``: all sketches of the operators on a CPU.
+    """Return the counts of these operators and networks on each target. ``ours``: the number of all sketches of the
+    operators on a CPU.
 
-    Raises :class:`BenchError` if nothing could be read.
+    Raises :class:`BenchError` if none of them could be read.
     """
     began = time.perf_counter()
     specs = {**{name: OPERATORS[name][0] for name in operators}, **{name: NETWORKS[name] for name in networks}}
@@ -86,13 +89,13 @@ def run(operators: Sequence[str], networks: Sequence[str]) -> BenchResult:
 
 
 def _sketches(counted: Mapping[str, Any]) -> list[int]:
-    """Sketches of each task that computes something."""
+    """Number of sketches of each task that computes something."""
     return [task["metaschedule"] + task["ours"] for task in counted["tasks"] if task["flop"]]
 
 
 def table_1(counts: Mapping[str, Counts], operators: Sequence[str]) -> str:
-    """Table I: of each operator the sketches by MetaSchedule's rules and by ours, of each of its tasks, and the paper's
-    number."""
+    """Return table I. For each operator it has the sketches by MetaSchedule's rules and by ours, for each of its tasks,
+    and the paper's number."""
     rows = []
     for name in operators:
         cells = []
@@ -107,7 +110,8 @@ def table_1(counts: Mapping[str, Counts], operators: Sequence[str]) -> str:
 
 
 def table_2(counts: Mapping[str, Counts], networks: Sequence[str]) -> str:
-    """Table II: tasks, trials, and most and fewest sketches of a task on (CPU, GPU); each beside the paper's."""
+    """Return table II: tasks, trials, and most and fewest sketches of a task on (CPU, GPU), each beside the paper's
+    figure."""
     rows = []
     for name in networks:
         errors = [counts[device][name]["error"] for device in TARGETS if "error" in counts[device][name]]

@@ -1,8 +1,8 @@
-"""Sketches of the tasks of some networks, in a process of its own: nothing is built or measured, on no device.
+"""Sketches of the tasks of some networks, in a process of its own. Nothing is built or measured; no device is needed.
 
-``python -m bench.drafts.sketch_counts_process --target JSON SPEC...`` prints one JSON object by spec: the tasks, each
-with its name, operations, calls, and the number of its sketches by MetaSchedule's rules and by ours; or what kept the
-network from being read.
+``python -m bench.drafts.sketch_counts_process --target JSON SPEC...`` prints one JSON object. For each spec it has the
+tasks, each with its name, operations, calls, and the number of its sketches by MetaSchedule's rules and by ours; or the
+error that kept the network from being read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fleet_tune.base.errors import UserError
 
 
 def counts(task: Task) -> dict[str, Any]:
-    """A task with the number of its sketches."""
+    """Return the facts of a task and the numbers of its sketches."""
     rules = [sketch.rule for sketch in DesignSpace(task).undescribed]
     ours = sum(rule in OWN_RULES for rule in rules)
     workload = task.workload
@@ -37,7 +37,7 @@ def counts(task: Task) -> dict[str, Any]:
 
 
 def of_network(spec: str, device_class: DeviceClass) -> dict[str, Any]:
-    """The tasks of a network; where it cannot be read or lowered, why."""
+    """Return the ``tasks`` of a network, or the ``error`` if it cannot be read or lowered."""
     try:
         tasks = import_network(load_network(spec), device_class).tasks
     except (UserError, ImportError) as error:
@@ -49,7 +49,7 @@ def of_network(spec: str, device_class: DeviceClass) -> dict[str, Any]:
 @click.option("--target", required=True)
 @click.argument("specs", nargs=-1, required=True)
 def main(target: str, specs: Sequence[str]) -> None:
-    """Sketches of the networks SPECS for a target."""
+    """Print the sketches of the networks SPECS for a target."""
     die_with_parent()
     device_class = DeviceClass("counted", resolve_target(target))
     click.echo(json.dumps({spec: of_network(spec, device_class) for spec in specs}))

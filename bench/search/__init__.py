@@ -1,1 +1,1 @@
-"""The whole method against others and without parts of itself, and the time that a search takes."""
+"""Benchmarks of whole search methods: comparisons, ablations, and the time that a search takes."""

@@ -1,11 +1,13 @@
-"""The papers' ablations and one of ours, by replay: each effect of a method on and off, everything else as it is.
+"""The papers' ablations and one of ours, by replay: each effect of a method on and off, everything else unchanged.
 
-A variant's figure is the sum over the tasks of the measured trials until a candidate within 5% of the dataset's best,
-of each seed; a line has its median with the quartiles of the seeds, the geometric mean of the tasks' medians, and this
-relative to the paper's own method with the interval of a bootstrap over the tasks.
-The variants of ``moa-pruner`` start from the model that comes with fleet-tune, all others from nothing: so it needs a
-dataset that this model was not trained on. What else the papers compare has benchmarks of its own: docs/papers.md has
-the command of each figure.
+The trials of a run are those until a measured candidate is within 5% of the dataset's best. Each variant has these
+figures: the median and the quartiles over the seeds of the trials summed over the tasks; the geometric mean of the
+tasks' medians; and the ratio of the medians to those of the paper's own method, with the interval of a bootstrap over
+the tasks.
+
+The variants of ``moa-pruner`` start from the model that comes with fleet-tune, so they need a dataset that this model
+was not trained on. All other variants start from nothing. The other comparisons of the papers are separate benchmarks:
+docs/papers.md has the command of each figure.
 """
 
 from __future__ import annotations
@@ -38,17 +40,17 @@ from policies.search.generators import DraftGenerator, GeneticGenerator, LatentG
 from policies.search.methods import Method
 
 PRETRAINED = "moa-pruner"
-"""The paper's name whose variants start from the model that their method names (``starts_from``)."""
+"""Name of the paper whose variants start from the model that their method names (``starts_from``)."""
 
 _EVERY = 4
-"""Rounds from one training of MoA-Pruner to the next in its code; the paper says only that they are fewer."""
+"""Rounds from one training to the next in the code of MoA-Pruner. The paper says only that it trains less often."""
 TRAIN_EVERY = {f"trained in every {_EVERY}th round (section 6.3)": _EVERY}
-"""Rounds from one training of the model to the next, by variant; of all others it is trained after each round."""
+"""Rounds from one training of the model to the next, by variant. All other variants train after each round."""
 
 
 def ablations() -> dict[str, dict[str, Method]]:
-    """Variants by paper, its own method first (``fleet`` is ours); a name says what is different, and where the paper
-    shows it."""
+    """Return the variants by paper (``fleet`` is ours), the published method first. The name of a variant says what is
+    different, and where the paper shows it."""
     autotvm, adatune, ansor, pruner, moa, fleet = (
         method_named(name) for name in ("autotvm", "adatune", "ansor", "pruner", PRETRAINED, "fleet")
     )
@@ -157,8 +159,11 @@ def run(
     parts: Path | None = None,
     wanted: Sequence[str] = (),
 ) -> BenchResult:
-    """The lines of :func:`figures` for each paper. ``parts``: a file of runs that need not be made again; ``wanted``:
-    parts of the names of variants, none for all."""
+    """Return the lines of :func:`figures` for each of ``papers``. ``ours``: the median sum of the first variant.
+
+    ``deep_seeds``: most seeds of a variant with a neural network; ``parts``: a file that caches runs; ``wanted``: parts
+    of the names of variants, empty for all. Raises :class:`BenchError` if no variant has a wanted part.
+    """
     measured = read(dataset)
     names = labels(measured)
     chosen = pick(names, tasks)
@@ -198,7 +203,8 @@ def run(
 
 
 def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, Method]:
-    """The variants of these papers, of which a part of the name is wanted, by ``PAPER: VARIANT``."""
+    """Return by ``PAPER: VARIANT`` the variants of these papers whose name contains one of ``wanted``; all if it is
+    empty. Raises :class:`BenchError` for a part that no name contains."""
     every = {
         f"{paper}: {name}": method
         for paper, variants in ablations().items()
@@ -212,12 +218,13 @@ def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, M
 
 
 def train_every(name: str) -> int:
-    """Rounds from one training to the next of a variant, whose name may have its paper's before it."""
+    """Return the rounds from one training to the next of a variant; its name may begin with that of its paper."""
     return next((rounds for variant, rounds in TRAIN_EVERY.items() if name.endswith(variant)), 1)
 
 
 def noted(task: str, every: int) -> str:
-    """The name of a task for a run that is kept, with the frequency of training, which is no part of the method."""
+    """Return the name of a task in the key of a cached run. It has the frequency of training, which is not part of the
+    method."""
     return task if every == 1 else f"{task}, trained in every {every} rounds"
 
 

@@ -12,15 +12,18 @@ from bench.replay.replay_runs import Replayed, overall, quartiles
 from bench.tables import markdown, median_and_quartiles
 
 DOUBLED = " x2"
-"""In the name of a variant of which each trial measures two candidates: what it takes counts as half as many trials."""
+"""Mark in the name of a variant that measures two candidates per trial: it has half as many trials as measurements."""
 
 
 def figures(
     runs: Mapping[tuple[str, int], Sequence[Replayed]], variants: Sequence[str], tasks: Sequence[int]
 ) -> dict[str, Any]:
-    """Figures of each variant: quartiles over the seeds of the sum over the tasks, the geometric mean of the medians
-    (``overall``, with the ``interval`` of its bootstrap over the tasks), and the same of its medians relative to those
-    of the paper's first variant, task by task (``relative``)."""
+    """Return these figures of each variant, of the trials until a run has arrived:
+
+    - ``sum``: quartiles over the seeds of the sum over the tasks
+    - ``overall``: geometric mean of the tasks' medians, with the ``interval`` of a bootstrap over the tasks
+    - ``relative``: the same for the medians relative to those of the paper's first variant, task by task
+    """
     trials = {
         name: {str(at): [trials_of(name, each.trials) for each in runs[name, at]] for at in tasks} for name in variants
     }
@@ -42,7 +45,7 @@ def figures(
 
 
 def trials_of(variant: str, measurements: int) -> float:
-    """Trials that a variant takes for so many measurements."""
+    """Return the trials of a variant for a number of measurements."""
     return float(math.ceil(measurements / 2) if DOUBLED in variant else measurements)
 
 

@@ -1,14 +1,14 @@
-"""AdaTune's figures 10 and 11 by replay: its parts put in one after the other, in trials and in seconds.
+"""AdaTune's figures 10 and 11 by replay: its parts added one after the other, in trials and in seconds.
 
 The schemes are the paper's: AutoTVM (XGBoost, simulated annealing, the deterministic evaluator) in AdaTune's rounds of
 32; the random forest with expected improvement instead of XGBoost; contextual simulated annealing instead of a fixed
-epsilon; the adaptive evaluator instead of the deterministic one. A last one measures by our own rule instead.
+epsilon; the adaptive evaluator instead of the deterministic one. A last scheme measures by our own rule instead.
 
-What a measurement says is made of what was recorded: the time of each micro-batch is one of those that the dataset has
-of the candidate, drawn at random, and the loop of the evaluator itself (:func:`devices.timing.evaluator.evaluate`) runs
-on a clock that goes on by it. A search learns from the median of these. It has arrived when the candidate that it takes
-for its best is within 5% of the dataset's best, by what was recorded. Seconds: of the measurements by that clock, of
-the builds as recorded, and of the search's own processor time.
+Measurements are simulated from the dataset. The real loop of the evaluator
+(:func:`devices.timing.evaluator.evaluate`) runs on a simulated clock; the time of each micro-batch is drawn at random
+from the recorded micro-batches of the candidate. A search learns from the median of these times. A run has arrived when
+the recorded cost of the search's best candidate is within 5% of the dataset's best. The seconds are those of the
+measurements by the simulated clock, those of the builds as recorded, and the processor time of the search.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ BASELINE = "XGBoost + SA + DE"
 
 
 def schemes() -> dict[str, Method]:
-    """Schemes by the paper's names: RFEI is a random forest and expected improvement, (C)SA (contextual) simulated
-    annealing, DE and AE the deterministic and the adaptive evaluator."""
+    """Return the schemes by the paper's names: RFEI is a random forest with expected improvement, SA and CSA are
+    simulated annealing and contextual simulated annealing, DE and AE are the deterministic and the adaptive
+    evaluator."""
     adatune = method_named("adatune")
     return {
         BASELINE: replace(method_named("autotvm"), batch=adatune.batch),
@@ -58,7 +59,7 @@ def schemes() -> dict[str, Method]:
 
 @dataclass(frozen=True)
 class Timed:
-    """One run on one task until it arrives: trials, and seconds of each part."""
+    """One run on one task until it has arrived: trials, and seconds of each part."""
 
     trials: int
     measuring: float
@@ -74,7 +75,10 @@ TIMED: Kind[Timed] = Kind("timed", asdict, lambda line: Timed(line["trials"], *(
 
 
 class RecordedTimer:
-    """Times a recorded candidate on a clock of its own, in seconds from 0."""
+    """Simulates the timing of a recorded candidate, with a simulated clock that starts at 0 seconds.
+
+    ``batches``: the recorded seconds per run of the candidate's micro-batches.
+    """
 
     def __init__(self, batches: Sequence[float], rng: np.random.Generator) -> None:
         self._batches = batches
@@ -85,7 +89,7 @@ class RecordedTimer:
         return self._now
 
     def run_batch(self, runs: int) -> float:
-        """Mean seconds of one of ``runs`` runs: those of a recorded micro-batch."""
+        """Return the seconds per run of a random recorded micro-batch, and advance the clock by ``runs`` such runs."""
         secs = float(self._rng.choice(self._batches))
         self._now += runs * secs
         return secs
@@ -94,7 +98,8 @@ class RecordedTimer:
 def measured(
     batches: Sequence[float], rule: StopRule, incumbent_secs: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Cost by ``rule`` of a candidate with these recorded micro-batches, and the seconds that it takes to measure."""
+    """Measure a candidate with these recorded micro-batches by ``rule``, and once more if its cost needs a confirmation
+    (:func:`policies.measuring.adaptive_stopping.confirmation`). Return its cost and the seconds of the measurement."""
 
     def by(chosen: StopRule, beside_secs: float) -> Evaluation:
         timer = RecordedTimer(batches, rng)
@@ -110,7 +115,7 @@ def measured(
 
 
 def run_scheme(task: RecordedTask, method: Method, seed: int) -> Timed:
-    """One run on one task until it arrives."""
+    """Run ``method`` on one task until the run has arrived. Raises :class:`BenchError` if it never does."""
     data, search = task.data, task.search(method, seed)
     rng = np.random.default_rng([seed, 1011, *data.task.id.encode()])
     goal_secs, incumbent_secs = data.best_secs * (1 + TOLERANCE), math.inf
@@ -146,7 +151,8 @@ def _one(method: Method, at: int, seed: int) -> Timed:
 
 
 def run(dataset: Path, tasks: Sequence[str], seeds: int, jobs: int, parts: Path | None = None) -> BenchResult:
-    """The lines of :func:`figures`."""
+    """Return the lines of :func:`figures`. ``ours`` and ``peer``: median seconds of AdaTune and of AutoTVM; ``parts``:
+    a file that caches runs."""
     names = labels(read(dataset))
     chosen = pick(names, tasks)
     began = time.perf_counter()
@@ -170,8 +176,8 @@ def run(dataset: Path, tasks: Sequence[str], seeds: int, jobs: int, parts: Path 
 
 
 def figures(runs: Mapping[str, Sequence[Sequence[Timed]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Quartiles over the seeds of the sums over the tasks, for each scheme (``runs[scheme][seed][task]``): trials,
-    seconds of each part, and all seconds."""
+    """Return for each scheme (``runs[scheme][seed][task]``) the quartiles over the seeds of the sums over the tasks:
+    of the trials, of the seconds of each part, and of all seconds."""
     return {
         name: {
             what: quartiles([float(sum(getattr(run, what) for run in seed)) for seed in by_seed])

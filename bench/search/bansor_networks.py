@@ -1,16 +1,17 @@
 """Bansor's tables III and IV by replay: all tasks of a dataset as one network, without and with its two bandits.
 
-``Ansor`` has neither, ``Bansor1`` the one over sketches, ``Bansor2`` the one over tasks too. All get the same number
-of trials. Table III is what the network's latency (the sum of the tasks' best costs by their weights) is then, here as
-a multiple of what the recorded candidates allow. Table IV is the trials that each needs to be as good as Ansor in the
-end: Ansor's run of the same seed, whose own trials are those after which it found nothing better.
+``Ansor`` has neither bandit, ``Bansor1`` has the one over sketches, ``Bansor2`` has both, the one over tasks too. All
+get the same number of trials. Table III is the latency of the network after these trials: the weighted sum of the
+tasks' best costs, here as a multiple of the least sum that the recorded candidates allow. Table IV is the number of
+trials until each variant is as good as Ansor's run of the same seed is in the end. For Ansor itself these are the
+trials until its last improvement.
 
-``--task-constant`` adds Bansor2 with other constants C of equation 5, and C = 0.3 over the sketches as ever. The paper
-chose one C for both out of 0.1, 0.3, 0.5 and 1 (section V); ``bench ablations --paper bansor`` has those over the
-sketches.
+``--task-constant`` adds Bansor2 with other constants C of equation 5 over the tasks; over the sketches C stays 0.3. The
+paper chose the same C for both, out of 0.1, 0.3, 0.5 and 1 (section V); ``bench ablations --paper bansor`` has these
+values over the sketches.
 
-The paper gives 1,000 trials a task, and Ansor's code has rounds of 64: 16 rounds of each task. A dataset has not that
-many candidates: rounds of 16 of 200 trials a task are 12.
+The paper has 1,000 trials per task, and Ansor's code has rounds of 64 trials: 16 rounds of each task. A dataset does
+not have that many candidates: 200 trials per task in rounds of 16 are 12 rounds.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ BATCHES = (16, 64)
 
 
 def variants(batch: int, constants: Sequence[float] = ()) -> dict[str, Method]:
-    """Variants with neither bandit, the one over sketches, and both, in rounds of ``batch``; then both with each of
-    ``constants`` as the C of equation 5."""
+    """Return the variants with neither bandit, with the one over sketches, and with both, in rounds of ``batch``
+    trials; then those with both and each of ``constants`` as the C of equation 5 over the tasks."""
     ansor, bansor = method_named("ansor"), method_named("bansor")
     both = {
         PEER: ansor,
@@ -73,8 +74,11 @@ def run(
     parts: Path | None = None,
     constants: Sequence[float] = (),
 ) -> BenchResult:
-    """The figures of :func:`lines` for rounds of each of ``batches``; ``trials``: of each task; ``constants``: see
-    :func:`variants`."""
+    """Return the figures of :func:`lines` for rounds of each of ``batches`` trials. ``ours`` and ``peer``: trials of
+    Bansor2 and Ansor to Ansor's latency, in the rounds of the first of ``batches``.
+
+    ``trials``: trials per task; ``parts``: a file that caches runs; ``constants``: see :func:`variants`.
+    """
     names = labels(read(dataset))
     chosen = pick(names, tasks)
     together, budget, began = [names[at] for at in chosen], trials * len(chosen), time.perf_counter()
@@ -106,9 +110,14 @@ def run(
 
 
 def lines(runs: Mapping[str, Sequence[Course]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Quartiles of each variant over the seeds: ``latency`` after all trials (1: the best that there is), ``near``:
-    the trials until it is within :data:`TOLERANCE` of that, ``matched``: until it is what Ansor's of the same seed is
-    after all trials. A run that does not come so far counts all of its trials."""
+    """Return these figures of each variant, as quartiles over the seeds:
+
+    - ``latency``: latency after all trials, as a multiple of the least possible latency
+    - ``near``: trials until the latency is within :data:`TOLERANCE` of the least possible latency
+    - ``matched``: trials until the latency is that of Ansor's run of the same seed after all trials
+
+    A run that does not reach the latency counts with all of its trials.
+    """
     goals = [course.best for course in runs[PEER]]
     return {
         name: {

@@ -1,13 +1,13 @@
 """Seconds of tuning by method: Pruner's tables 7 and 13, seconds of search beside those of building and measuring.
 
-Each method searches the whole space of a task: it proposes a round, is told of as many recorded candidates of the
-dataset instead (nothing is built or measured), and trains its model, until so many trials are told. Seconds of
-proposing and training are processor time of one core; those of building and measuring are what was recorded, for the
-same candidates with every method.
+Each method searches the whole space of a task. In each round it proposes candidates, observes as many recorded
+candidates of the dataset in their place (nothing is built or measured), and trains its model, until it has observed the
+given number of trials. The seconds of proposing and training are processor time of one core. The seconds of building
+and measuring are the recorded ones, and every method observes the same candidates.
 
-``ansor``, ``pruner`` and ``moa-pruner`` are the rows of table 7, the last also trained less often. The two that are
-never trained, with and without the draft (LSE), start from the PaCM that comes with fleet-tune, as ``moa-pruner`` does:
-table 13.
+``ansor``, ``pruner`` and ``moa-pruner`` are the rows of table 7; ``moa-pruner`` also has a row in which it is trained
+less often. Two rows are for table 13: methods that are never trained, with and without the draft (LSE). Like
+``moa-pruner``, they start from the PaCM that comes with fleet-tune.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PEER = "ansor"
 
 
 def variants() -> dict[str, Method]:
-    """The methods of tables 7 and 13, and MoA at the training frequency that section 6.3 speaks of."""
+    """Return the methods of tables 7 and 13, and MoA-Pruner with the training frequency of section 6.3."""
     others = {
         name if "table 13" in name else f"{PRETRAINED}, {name}": each
         for name, each in ablations()[PRETRAINED].items()
@@ -51,7 +51,7 @@ def variants() -> dict[str, Method]:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a search of so many trials."""
+    """Seconds of a search, for all of its trials."""
 
     proposing: float
     training: float
@@ -67,8 +67,8 @@ COSTS: Kind[Cost] = Kind("cost", asdict, lambda line: Cost(line["proposing"], li
 
 
 def search_cost(task: RecordedTask, method: Method, trials: int, seed: int, every: int = 1) -> Cost:
-    """Seconds that ``trials`` trials of ``method`` take, in rounds of its own, in the whole space of the task. Its
-    model is trained after each ``every`` rounds."""
+    """Return the seconds that ``trials`` trials of ``method`` take in the whole space of the task, in the rounds of the
+    method. Its model is trained once in ``every`` rounds."""
     data = task.data
     rng = np.random.default_rng([seed, *data.task.id.encode()])
     prior = read_model(BUILTIN_PATHS[method.starts_from])[0] if method.starts_from else None
@@ -98,7 +98,11 @@ def _call(name: str, method: Method, at: int, task: str, trials: int) -> Call[Co
 
 
 def run(dataset: Path, tasks: Sequence[str], trials: int, jobs: int, parts: Path | None = None) -> BenchResult:
-    """Seconds of ``trials`` trials of each task, by method and part."""
+    """Return the seconds of ``trials`` trials of each task, by method and part. If a task has fewer candidates, their
+    number is the number of trials of all tasks.
+
+    ``parts``: a file that caches runs.
+    """
     measured = read(dataset)
     names = labels(measured)
     chosen = pick(names, tasks)

@@ -1,10 +1,10 @@
-"""A genetic algorithm without a cost model on recorded candidates: the black box of AutoTVM's figure 4.
+"""A genetic algorithm without a cost model on recorded candidates: the black-box method of AutoTVM's figure 4.
 
-The population is the best measured candidates. A child takes each decision from one of two parents of a sketch, or
-changes one of them at random; what is measured in its place is the candidate nearest to it that is recorded and was not
-measured yet (:attr:`policies.space.pools.Pool.neighbours` has the same distance), for a child itself is hardly ever
-recorded. The paper names no numbers: the population is as large as a round, and a tenth of the children is changed, as
-in TVM's tuner of that time.
+The population consists of the best measured candidates. A child takes each decision from one of two parents of the same
+sketch; some children are then mutated at random. A child itself is hardly ever recorded, so the nearest recorded
+candidate that is not measured yet is measured in its place (:attr:`policies.space.pools.Pool.neighbours` has a similar
+distance). The paper gives no numbers. As in TVM's tuner of that time, the population is as large as a round, and a
+tenth of the children is mutated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ MUTATION = 0.1
 
 @dataclass(frozen=True)
 class FittestSketches:
-    """Each trial goes to the sketch of one of the best measured candidates, drawn at random; to any sketch before."""
+    """Each trial goes to the sketch of one of the best measured candidates, drawn at random. Before a candidate has
+    succeeded, it goes to any sketch."""
 
     name: ClassVar[str] = "fittest"
     joint: ClassVar[bool] = False
@@ -46,7 +47,7 @@ class FittestSketches:
 
 @dataclass(frozen=True)
 class OffspringGenerator:
-    """Children of the best measured candidates of a sketch; nothing before there are any. For pools alone."""
+    """Children of the best measured candidates of a sketch; nothing if there are none yet. Only for pools."""
 
     name: ClassVar[str] = "offspring"
     with_analyzer: ClassVar[bool] = False
@@ -66,8 +67,8 @@ class OffspringGenerator:
 
 
 def nearest(sketch: Sketch, wanted: Matrix, there: Matrix) -> NDArray[np.intp]:
-    """Choose for each row of ``wanted`` one of ``there``, each only once and as long as there are any: the one that
-    differs in the fewest decisions, of these the one at the least distance of log coordinates."""
+    """Return for each row of ``wanted`` the nearest row of ``there``, each row only once, until all are taken. Nearest
+    is the row that differs in the fewest decisions; among equals, the one at the least distance in log coordinates."""
     ids, others = decision_ids(sketch, wanted), decision_ids(sketch, there)
     points, places = log_coordinates(sketch, wanted), log_coordinates(sketch, there)
     differing = (ids[:, None, :] != others[None, :, :]).sum(axis=2)
@@ -81,7 +82,7 @@ def nearest(sketch: Sketch, wanted: Matrix, there: Matrix) -> NDArray[np.intp]:
 
 
 def genetic_method() -> Method:
-    """AutoTVM's figure 4, GA: rounds of 64 as all of its methods have."""
+    """Return GA of AutoTVM's figure 4, with rounds of 64 like all methods of the paper."""
     return replace(
         method_named("random"),
         name="genetic",

@@ -1,16 +1,17 @@
-"""What each rule of ``fleet`` brings, over several recorded sets at once: the method without it against the method.
+"""Effect of each rule of ``fleet``, over several datasets at once: the method without the rule against the method.
 
-A variant is the method with one rule or several taken away: with the value that says nothing, or the published one.
-Its figure is the geometric mean over all tasks of all sets of its trials (until a candidate within 5% of the set's
-best; the mean over the seeds) relative to those of the method as it is; below 1 the method is better off without. The
-interval is a paired bootstrap over the tasks, since tasks differ more than seeds do. By set stand the geometric means
-alone.
+A variant is the method with one or several rules removed: their parameter has its neutral value, or the published one.
+The trials of a task are those until a candidate is within 5% of the best of the dataset, the mean over the seeds. The
+figure of a variant is the geometric mean, over all tasks of all datasets, of its trials relative to those of the
+unchanged method; below 1 the method is better without the rule. The interval comes from a paired bootstrap over the
+tasks, because tasks differ more than seeds do. For each dataset there is only the geometric mean.
 
-``--open`` lets the searches go anywhere in the sketches' spaces, with costs that a model of the records fills in
-(:mod:`bench.replay.open_replay`), instead of the recorded candidates alone. A rule has to be looked at in both: what
-brings nothing among a few hundred recorded ones may free a search that is stuck in the open.
+By default the searches are confined to the recorded candidates. With ``--open`` they may propose any candidate of the
+sketches' spaces, and a model of the records imputes the missing costs (:mod:`bench.replay.open_replay`). A rule must be
+tested in both ways: a rule without effect among a few hundred recorded candidates may free a search that is stuck in
+the open space.
 
-Backward elimination: take away what costs least, and name it with ``--without`` while the next is looked for.
+For backward elimination, remove the rule whose removal costs least, and name it with ``--without`` to find the next.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from policies.search.trainer import Training
 Change = Callable[[Method], Method]
 
 DEVELOPMENT = ("other-tasks", "other-class", "grouped", "rows", "strided")
-"""Folders of ``bench/data``, beside the set in it, whose data ``fleet`` was developed on."""
+"""Folders of ``bench/data`` whose datasets ``fleet`` was developed on, besides the dataset in ``bench/data`` itself."""
 _FILLING: ImputationModel = KINDS[0]
 _MOST_TRIALS = 256
-"""Trials after which a run in the open ends that has not arrived."""
+"""Trials after which a run in the open spaces ends if it has not arrived."""
 BASE = "base"
 
 
@@ -70,11 +71,11 @@ RULES: dict[str, Change] = {
     "contested share": lambda method: replace(method, selection=replace(method.selection, contested=0.0)),
     "start from the analyzer": lambda method: replace(method, training=replace(_training(method), from_analyzer=False)),
 }
-"""What takes each rule away."""
+"""By rule, the change of the method that removes it."""
 
 
 def without(names: Sequence[str]) -> Method:
-    """``fleet`` without some of its rules."""
+    """Return ``fleet`` without the rules ``names``."""
     method = method_named("fleet")
     for name in names:
         method = RULES[name](method)
@@ -82,8 +83,11 @@ def without(names: Sequence[str]) -> Method:
 
 
 def variants(gone: Sequence[str], wanted: Sequence[str]) -> dict[str, Method]:
-    """The method without ``gone`` as it is, and without each other rule, or each of ``wanted``; with all of its rules
-    too where some are gone. Raises :class:`BenchError` for a rule that is none."""
+    """Return the variants by name: ``BASE``, the method without the rules ``gone``; if there are such rules, the method
+    with all rules; and ``BASE`` without each other rule, or only without each of ``wanted`` if it is not empty.
+
+    Raises :class:`BenchError` for an unknown rule.
+    """
     unknown = [name for name in (*gone, *wanted) if name not in RULES]
     if unknown:
         raise BenchError(f"there is no rule {unknown[0]!r}: {', '.join(RULES)}")
@@ -101,8 +105,11 @@ def run(
     parts: Path | None,
     in_open: bool = False,
 ) -> BenchResult:
-    """``ours``: the geometric mean over the tasks of the trials of the method as it is, without the rules ``gone``;
-    ``in_open``: in the open spaces."""
+    """Return the lines of :func:`compared`. ``ours``: the geometric mean over the tasks of the trials of ``BASE``.
+
+    ``gone`` and ``wanted``: see :func:`variants`; ``parts``: a file that caches runs; ``in_open``: search in the open
+    spaces.
+    """
     began = time.perf_counter()
     methods = variants(gone, wanted)
     trials: dict[str, list[float]] = {name: [] for name in methods}
@@ -155,10 +162,10 @@ def _one(method: Method, at: int, seed: int) -> Replayed:
 
 
 def compared(trials: Mapping[str, NDArray[np.float64]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Return for each variant but the first: ``ratio``, the geometric mean over the tasks of its trials relative to the
-    first's; ``low`` and ``high``, the interval of a paired bootstrap; ``by_set``, the ratio of each set.
+    """Return for each variant except ``BASE``: ``ratio``, the geometric mean over the tasks of its trials relative to
+    those of ``BASE``; ``low`` and ``high``, the interval of a paired bootstrap; ``by_set``, the ratio for each dataset.
 
-    ``sizes``: the number of tasks of each set, in the order of the tasks.
+    ``sizes``: the number of tasks of each dataset, in the order of the tasks.
     """
     base = np.log(trials[BASE])
     ends = np.cumsum(sizes)

@@ -1,8 +1,8 @@
-"""Our search, in a process of its own on one core, and the time of each batch it proposes.
+"""Our search, in a process of its own on one core, and the time of each batch that it proposes.
 
-``python -m bench.search.search_process --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers
-each line ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates
-of the whole space, after that many records of the dataset, with a model trained on them.
+``python -m bench.search.search_process --dataset FILE --cpu 0`` prints one JSON line when it is ready. It answers each
+line ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates of
+the whole space, after it observed that many records of the dataset and trained a model on them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ BATCH = 64
 
 
 def propose_once(data: TaskData, records: int, seed: int, method: str) -> dict[str, Any]:
-    """Seconds of one batch, as in tuning: the search has proposed before, then got the outcomes of the last batch.
+    """Return the seconds of one batch, as in a tuning run: the search has proposed a batch before and then observed the
+    outcomes of the last batch. Raises :class:`BenchError` if there are too few records or no proposals.
 
-    ``observe_secs``: what it took to take these in; ``train_secs``: to train the model (in tuning by another process).
+    ``observe_secs``: seconds to observe these outcomes; ``train_secs``: seconds to train the model, which another
+    process does in a tuning run.
     """
     if len(data) < records:
         raise BenchError(f"{data.task.workload.name}: {len(data)} candidates, not {records}")
@@ -65,7 +67,7 @@ def propose_once(data: TaskData, records: int, seed: int, method: str) -> dict[s
 @click.option("--cpu", type=int, required=True, help="The only CPU that this process may use.")
 @click.option("--method", default="fleet", show_default=True)
 def main(dataset: Path, cpu: int, method: str) -> None:
-    """Answers each line of standard input with the time of one proposed batch."""
+    """Answer each line of standard input with the time of one proposed batch."""
     die_with_parent()
     os.sched_setaffinity(0, {cpu})
     measured = read(dataset)

@@ -1,9 +1,10 @@
 """Seconds of search for each proposed batch of 64 on one core: ours, and MetaSchedule's evolutionary search.
 
-Each side lives in a process of its own, both pinned to the same CPU, and they are asked in turn. They search the same
-workloads (the modules of the dataset) after the same number of records, which are random measured candidates of the
-dataset: of all its sketches for us, of MetaSchedule's own for MetaSchedule. What a batch takes includes drafting,
-mutation, features and the use of the model; training is reported apart. ``ratio`` is the geometric mean of all pairs'.
+Each side runs in a process of its own. Both are pinned to the same CPU and asked in turn. They search the same
+workloads (the modules of the dataset) after the same number of records. The records are random measured candidates of
+the dataset: of all sketches for us, of MetaSchedule's own sketches for MetaSchedule. The time of a batch includes
+drafting, mutation, features and the use of the model; training is reported separately. ``ratio`` is the geometric mean
+over all pairs of a task and a number of records.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Sample = dict[str, Any]
 
 
 def run(dataset: Path, tasks: Sequence[str], records: Sequence[int], rounds: int, method: str = "fleet") -> BenchResult:
-    """``rounds`` batches of each side for each task (by a part of its name) and number of records."""
+    """Time ``rounds`` batches of each side for each task (by a part of its name) and number of records."""
     names = labels(read(dataset))
     chosen = pick(names, tasks)
     cpu = max(os.sched_getaffinity(0))
@@ -49,7 +50,7 @@ def run(dataset: Path, tasks: Sequence[str], records: Sequence[int], rounds: int
             for at, count in mine:
                 line = json.dumps({"task": at, "records": count, "round": turn + 1})
                 ours, theirs = us.ask(line, _BATCH_TIMEOUT_SECS), them.ask(line, _BATCH_TIMEOUT_SECS)
-                if turn >= 0:  # the first batches load libraries and fill caches, on both sides
+                if turn >= 0:  # the first batch of each side, which loads libraries and fills caches, does not count
                     mine[at, count].append(ours)
                     peers[at, count].append(theirs)
     figures = [
@@ -66,7 +67,10 @@ def run(dataset: Path, tasks: Sequence[str], records: Sequence[int], rounds: int
 
 
 def pair_figures(mine: Sequence[Sample], peers: Sequence[Sample]) -> dict[str, Any]:
-    """Medians and spread of both sides' samples, and their ratio (above 1: we are faster)."""
+    """Return the medians and the spread of both sides' samples, and their ratio (above 1: we are faster).
+
+    Raises :class:`BenchError` if a batch was empty.
+    """
     short = [sample["candidates"] for sample in (*mine, *peers) if sample["candidates"] < 1]
     if short:
         raise BenchError(f"an empty batch was proposed: {short}")
