@@ -38,11 +38,13 @@ _FAILED_SECS = 1e9  # MetaSchedule reports a failed run as this many seconds
 
 @derived_object
 class _KeptBatches(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Writes down the figures of each batch, and ends the tuning after the first batch that ends past the time."""
+    """Writes down the figures of each batch, and ends the tuning after the first batch that ends past the time, but
+    not before each task has had one."""
 
     def __init__(self, kept: KeptLines, names: Sequence[str], left_secs: float) -> None:
         super().__init__()
         self.time_up = False
+        self._handed_over = 0
         self._kept = kept
         self._names = names
         self._start = self._last = time.perf_counter()
@@ -62,7 +64,9 @@ class _KeptBatches(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
         }
         self._last = now
         self._kept.add(f"batch {len(self._kept.found) + 1}", batch)
-        if now - self._start >= self._left_secs:
+        self._handed_over += 1
+        # The first batches of all tasks are measured before any is handed over: those left over would be lost.
+        if now - self._start >= self._left_secs and self._handed_over >= len(self._names):
             self.time_up = True
             raise RuntimeError("time is up")
 

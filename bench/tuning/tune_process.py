@@ -24,8 +24,9 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
     """Return the figures of the trials in a record database. Times are seconds since ``start_unix_secs``.
 
     Valid trials have the outcome ok. ``valid_per_minute`` covers the time from the start to the last record, since
-    MetaSchedule's clock ends with its last batch. ``valid_per_minute_after_first`` covers the time from the first
-    record to the last; None if that is zero. Raises :class:`BenchError` if there is no record.
+    MetaSchedule's clock ends with its last batch. ``valid_per_minute_after_first`` counts the records after the first
+    one, over the time from the first record to the last; None if that is zero. Raises :class:`BenchError` if there is
+    no record.
     """
     from fleet_tune.base.domain import Outcome
     from fleet_tune.base.records.stores.reader import RecordReader
@@ -36,6 +37,7 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
         raise BenchError(f"{records} has no record")
     valid = [record for record in stored if record.measurement.outcome is Outcome.OK]
     first, last = (pick(record.unix_secs for record in stored) for pick in (min, max))
+    after_first = sum(record.unix_secs > first for record in valid)
     best: dict[str, float] = {}
     for record in valid:
         best[record.task_id] = min(best.get(record.task_id, float("inf")), record.measurement.cost_secs)
@@ -43,7 +45,7 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
         "trials": len(stored),
         "valid": len(valid),
         "valid_per_minute": 60 * len(valid) / (last - start_unix_secs),
-        "valid_per_minute_after_first": 60 * len(valid) / (last - first) if last > first else None,
+        "valid_per_minute_after_first": 60 * after_first / (last - first) if last > first else None,
         "first_record_secs": first - start_unix_secs,
         "last_record_secs": last - start_unix_secs,
         "build_secs": sum(record.measurement.build_secs for record in stored),

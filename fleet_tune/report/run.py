@@ -394,13 +394,13 @@ def _from_store(what: FromStore, tasks: int) -> str:
     if what.confirmed:
         parts.append(f"{what.confirmed} known to other versions, {_CONFIRMED}")
     if what.seeded:
-        parts.append(f"{what.seeded} begun from similar ones")
+        parts.append(f"{what.seeded} with schedules of similar ones")
     if what.taught:
         verb = "learns" if what.taught == 1 else "learn"
         parts.append(f"{what.taught} {verb} from {plural(what.learned, 'candidate')} of similar ones")
     if what.shipped:
         same = f", {what.shipped_confirmed} of this processor, {_CONFIRMED}" if what.shipped_confirmed else ""
-        parts.append(f"{what.shipped} begun from records that come with fleet-tune{same}")
+        parts.append(f"{what.shipped} with records that come with fleet-tune{same}")
     return f"{'; '.join(parts) or 'nothing of these tasks yet'}: {what.path}"
 
 

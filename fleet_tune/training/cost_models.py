@@ -104,7 +104,8 @@ def pretrain(
 
 def finetune(source: Path, sources: Sequence[Path], out: Path, momentum: float | None) -> Manifest:
     """Train a model file further on the tasks of ``sources``. With a ``momentum``, the model makes one step of momentum
-    adaptation for each task in turn, and its siamese weights are written. None: plain fine-tuning."""
+    adaptation for each task in turn, on the task and those before it, and its siamese weights are written. None: plain
+    fine-tuning."""
     model, manifest = read_model(source)
     tasks, data = read_tasks(sources)
     kind = _one_kind(tasks)
@@ -123,9 +124,10 @@ def finetune(source: Path, sources: Sequence[Path], out: Path, momentum: float |
                 "omit --moa, or pre-train a network",
             )
         adapted = MomentumModel(copied(network), True, momentum)
-        for count in range(1, len(tasks) + 1):
-            found = _examples(tasks[:count], model.views)
-            adapted.update(found.features, found.log_secs, found.groups)
+        found = _examples(tasks, model.views)
+        for group in np.unique(found.groups):
+            rows = np.flatnonzero(found.groups <= group)
+            adapted.update(found.features.take(rows), found.log_secs[rows], found.groups[rows])
         assert adapted.siamese is not None
         adapted.network.set_weights(adapted.siamese)
         model = adapted.network

@@ -6,6 +6,7 @@ record: ranking happens within a task. The models themselves are listed in :mod:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Protocol, Self
 
@@ -100,12 +101,12 @@ class NetworkModel(SavedModel, Protocol):
         ...
 
 
-class CostModelDefaults:
+class CostModelDefaults(ABC):
     """Defaults for a model that has no network and no level, and is always trained anew on all records."""
 
+    @abstractmethod
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
-        raise NotImplementedError
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.update`."""
@@ -118,6 +119,7 @@ class CostModelDefaults:
 
     def level(self, features: FeatureTable, log_secs: Floats) -> None:
         """See :class:`CostModel`: nothing changes."""
+        del features, log_secs
 
     def chosen_rows(self, log_secs: Floats) -> slice | NDArray[np.intp]:  # noqa: ARG002
         """See :class:`CostModel`: all rows."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats, Matrix
-from policies.search.acquisition import Acquisition, improvement_of_secs
+from policies.search.acquisition import Acquisition
 from policies.search.candidates import CandidateSet
 from policies.search.selection import greedy, neighbourhood_discount
 from policies.search.task_records import Proposal, TaskRecords
@@ -44,14 +44,6 @@ class Selection:
     def enough(self, count: int) -> int:
         """Least number of the best candidates that a batch of ``count`` is selected from."""
         return math.ceil((self.top_factor or 1.0) * count)
-
-
-def best_gain(offered: CandidateSet, best_secs: float) -> float:
-    """Largest expected improvement (log ratio) of the offered candidates over the incumbent; infinite without one, 0 if
-    no candidate is offered."""
-    if not math.isfinite(best_secs):
-        return math.inf
-    return float(improvement_of_secs(offered.mean, offered.deviation, best_secs).max(initial=0.0))
 
 
 def choose(

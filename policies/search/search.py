@@ -12,7 +12,6 @@ Deterministic: the same seed and the same sequence of calls propose the same can
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -25,12 +24,14 @@ from policies.arrays import Floats
 from policies.cost_models.protocol import CostModel
 from policies.search.allocation import Arms
 from policies.search.annealing import Chains
-from policies.search.batch import best_gain, choose
+from policies.search.batch import choose
 from policies.search.candidates import CandidateSet
+from policies.search.found_elsewhere import FoundElsewhere, with_adapted
 from policies.search.generators import SearchState
 from policies.search.methods.method import Method
+from policies.search.predicted_gain import PredictedGain
 from policies.search.prediction import Predictor
-from policies.search.spaces import OpenSpace, PoolSpace, Space, evaluate_rows
+from policies.search.spaces import OpenSpace, PoolSpace, Space
 from policies.search.task_records import Observation, Proposal
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
@@ -63,9 +64,9 @@ class TaskSearch:
         pools: candidates that may be proposed, one pool for each sketch in their order; None: every candidate.
         prior: a model trained on other records, from which the search and its models start
             (:mod:`policies.search.trainer`).
-        seeds: candidates of this workload found elsewhere, as the position of a sketch and decisions; they are proposed
-            first.
-        adapted: candidates adapted from similar tasks; they are proposed when they may be better than the others.
+        seeds: candidates of this workload found elsewhere, as the position of a sketch and decisions
+            (:mod:`policies.search.found_elsewhere`).
+        adapted: candidates adapted from similar tasks.
     """
 
     def __init__(
@@ -107,10 +108,9 @@ class TaskSearch:
         self._trainer = None if method.training is None else Trainer(method.training, prior)
         self._first = None if self._trainer is None else self._trainer.first
         self._predictor.use_model(self._first)
-        self._gains = np.full(len(sketches), math.inf)
+        self._gain = PredictedGain(len(sketches))
         self._expected: Floats | None = None
-        self._seeds = deque(seeds)
-        self._adapted = [Proposal(*each, math.inf, "adapted") for each in adapted]
+        self._found = FoundElsewhere(seeds, adapted, self._predictor)
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -139,11 +139,9 @@ class TaskSearch:
 
     @property
     def predicted_gain(self) -> float:
-        """Expected improvement (log ratio) of the best candidate: the largest of all sketches that have candidates
-        left, of each when it last offered some. Infinite before any success, and until all these sketches have offered
-        some. It stays infinite if the tasks share a model, which does not predict the seconds of each."""
-        open_arms = self._left() >= 1
-        return float(self._gains[open_arms].max(initial=0.0))
+        """Expected improvement of the best candidate (:class:`policies.search.predicted_gain.PredictedGain`). It stays
+        infinite if the tasks share a model, which does not predict the seconds of each."""
+        return self._gain.largest
 
     def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
         """Return true if a valid candidate was measured or is pending. Raise ValueError if it does not belong to the
@@ -199,17 +197,18 @@ class TaskSearch:
             raise ValueError(f"cannot propose {count} candidates")
         if count == 0 or self.exhausted:
             return []
-        seeded = self._seeded(count)
-        if seeded:
-            return seeded
+        seeds = self._found.next_seeds(count)
+        if seeds:
+            return seeds
+        are_open = self._left() >= 1
         shares = self._shares(count)
         contested = self._method.selection.contested
-        wanted = np.flatnonzero(self._left() >= 1) if contested else np.flatnonzero(shares)
+        wanted = np.flatnonzero(are_open) if contested else np.flatnonzero(shares)
         least = np.maximum(shares, math.ceil(contested * count))
         offered = [self._offer(int(at), len(wanted), int(least[at])) for at in wanted]
-        self._note_gains(offered)
-        adapted = self._promising(offered, count)
-        self._records.mark(adapted)
+        if not self._method.shares_model:
+            self._gain.note(offered, self.best_secs, are_open)
+        adapted = self._found.promising(offered, count)
         offered = [each.without(adapted) for each in offered]
         count -= len(adapted)
         exploit = count - self._random_count(offered, count)
@@ -228,9 +227,7 @@ class TaskSearch:
             drawn = self._uniform(shares, proposals, count - len(proposals))
             self._records.mark(drawn)
             proposals += drawn
-        # A short run measures only the first of a batch.
-        first = proposals[:1] if adapted and not _is_faster(adapted[0], proposals) else []
-        return self._as_measured([*first, *adapted, *proposals[len(first) :]])
+        return self._as_measured(with_adapted(proposals, adapted))
 
     def _chosen(
         self, offered: Sequence[CandidateSet], shares: NDArray[np.int64], count: int, reason: str, *, joint: bool
@@ -259,37 +256,6 @@ class TaskSearch:
             for each, time in zip(proposals, times, strict=True)
         ]
 
-    def _seeded(self, count: int) -> list[Proposal]:
-        """The next seeds that are neither measured nor pending."""
-        chosen: list[Proposal] = []
-        while self._seeds and len(chosen) < count:
-            seed = Proposal(*self._seeds.popleft(), math.inf, "found elsewhere")
-            if not self._records.knows(seed):
-                self._records.mark([seed])
-                chosen.append(seed)
-        return chosen
-
-    def _promising(self, offered: Sequence[CandidateSet], count: int) -> list[Proposal]:
-        """The adapted candidates whose predictions are at most one deviation behind the incumbent, or behind the best
-        offered candidate while there is none, the best first. The others wait for better predictions.
-
-        The best sketch of a similar task is often a slow one here: for a convolution that Winograd's transforms suit,
-        say, beside one that they do not.
-        """
-        self._adapted = [each for each in self._adapted if not self._records.knows(each)]
-        best_offered = min((float(each.mean.min()) for each in offered if len(each)), default=math.inf)
-        limit = math.log(self.best_secs) if math.isfinite(self.best_secs) else best_offered
-        found = []
-        for each in self._adapted:
-            sketch = self._records.sketches[each.sketch]
-            row = evaluate_rows(sketch, np.array([each.decisions]), self._table.device)
-            predicted = self._predictor.predicted(each.sketch, row)
-            if predicted.mean[0] - predicted.deviation[0] <= limit:
-                found.append(predicted.proposal(0, each.reason))
-        found.sort(key=lambda each: each.predicted_secs)
-        is_best = bool(found) and math.log(found[0].predicted_secs) < best_offered
-        return found[: count if is_best else count - 1]
-
     def _left(self) -> NDArray[np.float64]:
         """Candidates of each sketch that are neither measured nor pending."""
         tried = (len(self._records.tried_keys(at)) for at in range(len(self._spaces)))
@@ -300,12 +266,6 @@ class TaskSearch:
     def _offer(self, sketch: int, sketches: int, count: int) -> CandidateSet:
         drafted = self._method.generator.offer(self._search, sketch, sketches, self._method.selection.enough(count))
         return self._predictor.predicted(sketch, drafted)
-
-    def _note_gains(self, offered: Sequence[CandidateSet]) -> None:
-        if self._method.shares_model or not any(map(len, offered)):
-            return
-        for each in offered:
-            self._gains[each.sketch] = best_gain(each, self.best_secs)
 
     # -- choice of sketches ---------------------------------------------------------------------------------------
 
@@ -393,8 +353,3 @@ class TaskSearch:
                 drafted = drafted.take(np.argsort(~np.isfinite(drafted.log_secs), kind="stable")[:most])
             drawn.append(self._predictor.predicted(at, drafted))
         return drawn
-
-
-def _is_faster(one: Proposal, others: Sequence[Proposal]) -> bool:
-    """Return true if a proposal is predicted to be faster than all others."""
-    return all(one.predicted_secs < each.predicted_secs for each in others)

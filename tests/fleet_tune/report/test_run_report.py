@@ -363,16 +363,15 @@ def test_what_is_learned_from_is_told_before_and_after(transferred: Transferred,
         (
             FromStore("s.db", 2, 1, 1, 1, 1),
             "1 of 3 tasks known (2 records), 1 of them needs no trial; 1 known to other versions, "
-            "of which a few trials are enough; 1 begun from similar ones: s.db",
+            "of which a few trials are enough; 1 with schedules of similar ones: s.db",
         ),
         (
             FromStore("s.db", 0, 0, 0, seeded=3, taught=2, learned=310),
-            "3 begun from similar ones; 2 learn from 310 candidates of similar ones: s.db",
+            "3 with schedules of similar ones; 2 learn from 310 candidates of similar ones: s.db",
         ),
         (
             FromStore("s.db", 0, 0, 0, shipped=3, shipped_confirmed=2),
-            "3 begun from records that come with fleet-tune, 2 of this processor, of which a few trials are enough: "
-            "s.db",
+            "3 with records that come with fleet-tune, 2 of this processor, of which a few trials are enough: s.db",
         ),
     ],
 )
