@@ -69,7 +69,7 @@ def test_memory_does_not_grow_with_the_sizes_of_outputs(tmp_path: Path, monkeypa
     lowered = import_network(load_network((Wide(), (torch.zeros(8, 1),), ({0: dimension},))), CLASS)
     run = load(compile_network(lowered, {}, tmp_path / "out"))
     largest = max(extents) * WIDTH * 4
-    with rise_below(8 * largest):  # a buffer of every size would be twice as much
+    with rise_below(14 * largest):  # buffers of all sizes would be 16.5 times the largest, and rose by 22 times
         for extent in extents:
             assert run(np.ones((extent, 1), np.float32))[extent - 1, -1] == 1.0
 
